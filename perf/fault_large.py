@@ -174,7 +174,7 @@ def events(path: Path, size: int, tags: Sequence[str] = EVENT_TAGS) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    from tensorprimat.logs.event_records import checksums
+    from tensorprimat.logs.tensorboard import checksums
 
     def framed(records: np.ndarray) -> np.ndarray:
         length = np.frombuffer(np.full(len(records), records.shape[1], "<u8").tobytes(), np.uint8).reshape(-1, 8)
@@ -215,7 +215,7 @@ def event_texts(path: Path, size: int) -> None:
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
-    from tensorprimat.logs.event_records import checksums
+    from tensorprimat.logs.tensorboard import checksums
 
     def framed(event: Event) -> bytes:
         content = event.SerializeToString()

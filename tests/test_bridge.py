@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensorprimat.core import store
-from tensorprimat.core.data_files import tomllib
+from tensorprimat.core.data_rows import tomllib
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSpec

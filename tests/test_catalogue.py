@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, configurations, data_files, flops, mlperf_rules, models, names, shapes
+from tensorprimat.core import catalogue, configurations, data_rows, flops, mlperf_rules, models, names, shapes
 from tensorprimat.core.catalogue import find_gpu
 from tensorprimat.core.errors import InputError
 
@@ -334,9 +334,9 @@ def test_the_flops_of_llama_405b_are_those_of_megatron_bridges_published_tables(
 
 def planted(monkeypatch, file, change):
     """Read a table of facts with one change, as if its file held it."""
-    document = copy.deepcopy(data_files.read_data(file))
+    document = copy.deepcopy(data_rows.read_data(file))
     change(document)
-    monkeypatch.setattr(data_files, "read_data", lambda _: document)
+    monkeypatch.setattr(data_rows, "read_data", lambda _: document)
 
 
 @pytest.mark.parametrize(
@@ -430,8 +430,8 @@ def test_a_command_reports_a_wrong_row_in_one_line(monkeypatch, capsys):
 
 def test_a_table_that_is_not_toml_is_refused(monkeypatch):
     def broken(_):
-        return data_files.tomllib.loads("[gpu")
+        return data_rows.tomllib.loads("[gpu")
 
-    monkeypatch.setattr(data_files, "read_data", broken)
+    monkeypatch.setattr(data_rows, "read_data", broken)
     with pytest.raises(InputError, match=r"^tensorprimat/data/gpus\.toml: not TOML: "):
         catalogue.gpus.__wrapped__()

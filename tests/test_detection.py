@@ -13,7 +13,7 @@ import pytest
 from tensorprimat import logs
 from tensorprimat.core import devices, digest
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
-from tensorprimat.logs import detection, model_names
+from tensorprimat.logs import formats, model_names
 
 MEGATRON = (
     " iteration {0:8d}/     100 | elapsed time per iteration (ms): 250{0}.0 | lm loss: 2.5E+00 | loss scale: 1.0 |\n"
@@ -228,6 +228,6 @@ def test_every_spelling_of_a_project_model_gives_its_name(spelled: str, name: st
 def test_detection_without_digits_finds_every_search_text() -> None:
     lines = [needle for format in logs.FORMATS for needle in format.needles if b"\n" not in needle]
     block = b"".join(b"7%d row 3 " % n + needle + b"1 2\n" for n, needle in enumerate(lines)) * 20
-    assert detection._present(block) == set(lines)
+    assert formats._present(block) == set(lines)
     table = b"1767600000123 2.5 1\n" * 5000
-    assert detection._present(table) == {b"\n17"}
+    assert formats._present(table) == {b"\n17"}

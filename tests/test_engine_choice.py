@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core.data_files import tomllib
+from tensorprimat.core.data_rows import tomllib
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from tensorprimat.logs import event_records
+from tensorprimat.logs import tensorboard
 
 crc = pytest.importorskip("tensorboard.compat.tensorflow_stub.pywrap_tensorflow").masked_crc32c
 
@@ -19,7 +19,7 @@ def framed(content: bytes) -> bytes:
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 60, 2047, 2048, 4095, 4096, 4097, 6143, 6145, 20001])
 def test_checksums_are_those_of_tensorboard(length):
     rows = np.random.default_rng(length).integers(0, 256, (3, length), dtype=np.uint8)
-    assert event_records.checksums(rows).tolist() == [crc(row.tobytes()) for row in rows]
+    assert tensorboard.checksums(rows).tolist() == [crc(row.tobytes()) for row in rows]
 
 
 @pytest.fixture
@@ -30,19 +30,19 @@ def contents():
 
 def read(folder, file: bytes) -> list[bytes]:
     (folder / "events").write_bytes(file)
-    return list(event_records.records(folder / "events"))
+    return list(tensorboard.records(folder / "events"))
 
 
 @pytest.mark.parametrize("chunk", [16, 100, 5000, 2**22])
 def test_records_come_back_whatever_the_size_of_a_chunk(tmp_path, monkeypatch, contents, chunk):
-    monkeypatch.setattr(event_records, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(tensorboard, "CHUNK_BYTES", chunk)
     assert read(tmp_path, b"".join(map(framed, contents))) == contents
 
 
 @pytest.mark.parametrize("chunk", [100, 2**22])
 @pytest.mark.parametrize("where", [3, 9, -1], ids=["length", "checksum of the length", "content or its checksum"])
 def test_nothing_after_a_damaged_record_is_read(tmp_path, monkeypatch, contents, chunk, where):
-    monkeypatch.setattr(event_records, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(tensorboard, "CHUNK_BYTES", chunk)
     pieces = [bytearray(framed(content)) for content in contents]
     pieces[40][where] ^= 1
     assert read(tmp_path, b"".join(pieces)) == contents[:40]
@@ -53,8 +53,8 @@ def test_records_of_many_lengths_are_checked_in_a_few_passes(tmp_path, monkeypat
     contents = [chance.randbytes(length) for length in (*range(300), *range(500, 4300, 7), 4096, 6144, 9000, 70_000)]
     chance.shuffle(contents)
     passes = []
-    after = event_records._after
-    monkeypatch.setattr(event_records, "_after", lambda crc, rows: passes.append(rows.shape) or after(crc, rows))
+    after = tensorboard._after
+    monkeypatch.setattr(tensorboard, "_after", lambda crc, rows: passes.append(rows.shape) or after(crc, rows))
     assert read(tmp_path, b"".join(map(framed, contents))) == contents
     columns = sum(width for _, width in passes if width > 8)  # of the lengths themselves
     assert columns < 60_000
@@ -75,8 +75,8 @@ def test_a_truncated_last_record_is_left_out(tmp_path, contents):
 
 
 def test_a_record_larger_than_any_scalar_is_skipped(tmp_path, monkeypatch, contents):
-    monkeypatch.setattr(event_records, "LARGEST_RECORD_BYTES", 2000)
-    monkeypatch.setattr(event_records, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(tensorboard, "LARGEST_RECORD_BYTES", 2000)
+    monkeypatch.setattr(tensorboard, "CHUNK_BYTES", 1000)
     small = [content for content in contents if len(content) < 9000]
     assert len(small) < len(contents)
     assert read(tmp_path, b"".join(map(framed, contents))) == small

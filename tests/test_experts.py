@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tensorprimat.analysis.metrics import calculate_metrics
-from tensorprimat.core import data_files, decoders, flops, models, shapes
+from tensorprimat.core import data_rows, decoders, flops, models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import ModelShape
 from tensorprimat.engines import introspect
@@ -111,7 +111,7 @@ BY_NVIDIA = {
     "qwen3-235b-a22b": "Qwen3-235B-A22B",
     "gpt-oss-120b": "gpt-oss-120b",
 }
-TABLES = [row for row in data_files.read_data("published")["result"] if row.get("framework") == "Megatron-Bridge 26.08"]
+TABLES = [row for row in data_rows.read_data("published")["result"] if row.get("framework") == "Megatron-Bridge 26.08"]
 
 
 @pytest.mark.parametrize("model", BY_NVIDIA)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tensorprimat.logs import deepspeed, formats, metric_names
 from tensorprimat.logs.huggingface import rows as huggingface
-from tensorprimat.logs.megatron import bridge, keyed, rows
+from tensorprimat.logs.megatron import bridge, reader, rows
 from tensorprimat.logs.mlperf import reader as mlperf
 from tensorprimat.logs.nanogpt import clocks as nanogpt_clocks
 from tensorprimat.logs.nanogpt import rows as nanogpt_rows
@@ -29,7 +29,7 @@ def needles(name):
 def test_the_table_states_the_texts_that_the_readers_look_for():
     assert needles("deepspeed") == {mark for _, mark, _ in deepspeed._ROWS}
     assert needles("nanogpt") == {*(one.mark for one in nanogpt_rows.ROW_SPELLINGS), *nanogpt_clocks.CLOCK_MARKS}
-    assert needles("megatron") == {rows.NEEDLE.decode(), keyed.KEYED_NEEDLE, bridge.BRIDGE_NEEDLE.decode()}
+    assert needles("megatron") == {rows.NEEDLE.decode(), reader.KEYED_NEEDLE, bridge.BRIDGE_NEEDLE.decode()}
     assert needles("mlperf") == {mlperf.MARK}
     assert needles("huggingface") == {f"'{huggingface.LOSS}'", f'"{huggingface.LOSS}"', huggingface.RUNTIME}
     looks_for = next(one for one in formats.FORMATS if one.name == "lightning").looks_for

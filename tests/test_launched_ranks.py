@@ -11,7 +11,6 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import RunError, UsageError
-from tensorprimat.engines import rendezvous
 from tensorprimat.engines.launchers import (
     Rank,
     connected_processes,
@@ -21,6 +20,7 @@ from tensorprimat.engines.launchers import (
     training_rank,
 )
 from tensorprimat.engines.nemo import engine as nemo
+from tensorprimat.engines.torch import engine
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
@@ -243,9 +243,9 @@ def test_a_host_of_rank_0_without_an_address_is_reported_at_once_in_one_line(tmp
 def test_rank_0_is_waited_for_until_it_listens_or_the_time_is_over():
     with socket.create_server(("127.0.0.1", 0)) as rank_0:
         port = rank_0.getsockname()[1]
-        rendezvous.wait_for("127.0.0.1", port, patience_seconds=5)
+        engine.wait_for("127.0.0.1", port, patience_seconds=5)
     with pytest.raises(RunError, match=f"rank 0 did not answer at 127.0.0.1:{port} in 0.1 s .*; set MASTER_ADDR"):
-        rendezvous.wait_for("127.0.0.1", port, patience_seconds=0.1)
+        engine.wait_for("127.0.0.1", port, patience_seconds=0.1)
 
 
 def test_only_one_module_decides_which_processes_were_started():

@@ -8,7 +8,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.result import Result
-from tensorprimat.logs.megatron import keyed
+from tensorprimat.logs.megatron import reader
 
 GBS, LENGTH, GPUS = 1152, 4096, 24
 
@@ -28,7 +28,7 @@ def keyed_row(number: int, milliseconds: float) -> str:
 
 
 def usual_row(number: int, milliseconds: float) -> str:
-    return keyed.respelled(keyed_row(number, milliseconds).encode()).decode()
+    return reader.respelled(keyed_row(number, milliseconds).encode()).decode()
 
 
 def timer_row(number: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.economics import break_even
 from tensorprimat.analysis.metrics import MetricChoices
-from tensorprimat.cli import price_options
+from tensorprimat.cli import shared_options
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, efficiency, html, markdown, money
@@ -134,8 +134,8 @@ def test_sentences_about_cost_leave_the_condition_to_the_headline():
 @pytest.mark.parametrize("typed", ["H100=2,H100=3", "H100=2;MI300X=3"])
 def test_a_price_that_can_be_read_in_two_ways_is_refused(typed):
     with pytest.raises(UsageError, match="--price"):
-        price_options.typed_prices([typed])
+        shared_options.typed_prices([typed])
 
 
 def test_a_price_may_be_repeated():
-    assert price_options.typed_prices(["H100=2,MI300X=3", "H100=2"]) == {"H100": 2.0, "MI300X": 3.0}
+    assert shared_options.typed_prices(["H100=2,MI300X=3", "H100=2"]) == {"H100": 2.0, "MI300X": 3.0}

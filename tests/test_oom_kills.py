@@ -12,7 +12,7 @@ from syntax import in_each
 
 from tensorprimat.core import failures
 from tensorprimat.core.units import GB
-from tensorprimat.machine import host_memory, oom_kills, platform
+from tensorprimat.machine import host_memory, platform
 
 HYBRID = "9:name=systemd:/\n4:memory:/jobs/7\n3:cpuset:/\n0::/\n"
 UNIFIED = "0::/user.slice/session-3.scope\n"
@@ -48,7 +48,7 @@ def test_the_kill_counter_is_that_of_the_processs_own_control_group_or_the_neare
     group(tmp_path / "root", folder, name, text.format(3))
     monkeypatch.setattr(host_memory, "_OWN_GROUPS", own)
     monkeypatch.setattr(host_memory, "_ROOT", tmp_path / "root")
-    assert oom_kills.count_oom_kills() == kills
+    assert host_memory.count_oom_kills() == kills
 
 
 V2 = {"memory.max": "8000", "memory.current": "7500", "memory.stat": "anon 500\ninactive_file 4000\nactive_file 1000\n"}
@@ -93,14 +93,14 @@ def test_memory_that_can_be_allocated_is_within_the_limits_of_all_control_groups
 
 def test_a_system_without_control_groups_has_no_counter(tmp_path, monkeypatch):
     monkeypatch.setattr(host_memory, "_OWN_GROUPS", tmp_path / "absent")
-    assert oom_kills.count_oom_kills() is None
-    assert not oom_kills.KillWatch().killed()
+    assert host_memory.count_oom_kills() is None
+    assert not host_memory.KillWatch().killed()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux'")
 def test_a_kill_by_hand_does_not_raise_the_kill_counter():
-    watch = oom_kills.KillWatch()
-    assert oom_kills.count_oom_kills() in (None, *range(10**6))
+    watch = host_memory.KillWatch()
+    assert host_memory.count_oom_kills() in (None, *range(10**6))
     child = os.fork()
     if child == 0:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 
 import tensorprimat
 from tensorprimat.cli import main
-from tensorprimat.core.data_files import tomllib
+from tensorprimat.core.data_rows import tomllib
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.store import save

@@ -18,7 +18,7 @@ from tensorprimat.core.units import GB
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines.launch import process_environment
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import grid, memory, passes
+from tensorprimat.micro import grid, passes
 from tensorprimat.micro.workload import Network, Workload
 from tensorprimat.reports.micro_tables import cells_table
 
@@ -347,7 +347,7 @@ def test_a_memory_limit_is_kept_and_lifted_again():
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = memory.used_bytes() / GB + 0.5
+    limit = passes.used_bytes() / GB + 0.5
     large = spec(batch_size=8192, context_length=128, memory_limit_gb=limit, pass_name="forward-backward")
     cell = passes.measure_cell(large)
     assert (cell.status, cell.trial_times_ms) == ("oom", ())

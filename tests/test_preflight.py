@@ -20,7 +20,7 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import noise, telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import collectives, estimate, matmul, preflight, watched
+from tensorprimat.micro import collectives, matmul, preflight, sweep, watched
 from tensorprimat.reports.preflight import preflight_tables
 
 ROOT = Path(__file__).parents[1]
@@ -157,7 +157,7 @@ def test_a_sound_machine_is_not_warned_about():
 
 
 def test_a_sweep_estimates_times_from_the_preflight():
-    rate, origin = estimate.best_rate(LAPTOP, "cpu", "bf16", kept=made())
+    rate, origin = sweep.best_rate(LAPTOP, "cpu", "bf16", kept=made())
     assert (rate, origin) == (7e14, "preflight of 2026-01-02T03:04:05+00:00")
 
 
@@ -255,7 +255,7 @@ def test_each_process_looks_at_its_own_gpu_and_the_first_of_a_node_at_the_cpu(tw
 def test_processes_of_torchrun_meet_without_a_device():
     program = """
 import json, sys, time
-from tensorprimat.micro.meeting import Meeting
+from tensorprimat.micro.watched import Meeting
 together = Meeting()
 time.sleep(0.5 * together.rank)
 together.wait("begin")

@@ -22,9 +22,9 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
 from tensorprimat.machine import host_memory
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import grid, isolated, matmul, memory, passes, sweep
-from tensorprimat.micro.estimate import best_rate, estimate_cell
+from tensorprimat.micro import grid, isolated, matmul, passes, sweep
 from tensorprimat.micro.matmul import TORCH_DTYPES
+from tensorprimat.micro.sweep import best_rate, estimate_cell
 from tensorprimat.micro.workload import Network
 from tensorprimat.reports import micro_tables as reports
 
@@ -254,7 +254,7 @@ def test_fit_can_be_requested_later(tmp_path):
 def test_a_cell_that_really_runs_out_of_memory_gives_a_row_marked_oom(tmp_path, capsys):
     if not Path("/proc/self/status").exists():
         pytest.skip("RLIMIT_DATA counts memory on Linux only")
-    limit = f"{memory.used_bytes() / GB + 0.5:.2f}"
+    limit = f"{passes.used_bytes() / GB + 0.5:.2f}"
     limited = ["--context-length", "64", "--batch-size", "3000", "--memory-limit", limit, "--in-process"]
     command = ["sweep", *QUICK[:4], *limited, "--warmup-steps", "0", "--trials", "1", "--device", "cpu"]
     before = torch.get_num_threads()
@@ -308,7 +308,7 @@ def test_a_sweep_of_a_gpu_that_nobody_knows_leaves_the_gpu_to_its_cells():
 @pytest.fixture
 def cell_whose_process(tmp_path, monkeypatch):
     """Function that returns the cell whose process runs a few lines of Python, which may count a kill for memory."""
-    events = tmp_path / "memory.events"
+    events = tmp_path / "passes.events"
     events.write_text("oom 0\noom_kill 0\n")
     (tmp_path / "own").write_text("0::/\n")
     monkeypatch.setattr(host_memory, "_ROOT", tmp_path)

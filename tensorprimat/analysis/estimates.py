@@ -15,8 +15,7 @@ from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.quantities import count, counted, listed, precise, spelled_metric
 from tensorprimat.core.result import Result, Run
 from tensorprimat.core.rounding import error_of_mean, printed_unit
-from tensorprimat.core.selection import Selection
-from tensorprimat.core.steady import median
+from tensorprimat.core.steady import Selection, median
 from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.summary import pace_of, select_measured
 from tensorprimat.core.terms import Term, TermInput, unit_of, usable_rate, work_of

@@ -19,8 +19,7 @@ from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.mlperf_choice import of_gpu
-from tensorprimat.analysis.mlperf_repeats import Repeat, distinct_entries, identity_of_runs
-from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.analysis.mlperf_score import Repeat, Scored, distinct_entries, identity_of_runs
 from tensorprimat.analysis.stats import LogEstimate, welch_log_ratio
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.mlperf_library import Entry

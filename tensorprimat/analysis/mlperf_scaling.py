@@ -14,8 +14,7 @@ from itertools import pairwise
 
 from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.mlperf_compare import Task, TaskComparison, TaskSide, of_sides, side, version
-from tensorprimat.analysis.mlperf_repeats import Repeat, distinct_entries
-from tensorprimat.analysis.mlperf_score import Scored, timed
+from tensorprimat.analysis.mlperf_score import Repeat, Scored, distinct_entries, timed
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.mlperf_library import Entry

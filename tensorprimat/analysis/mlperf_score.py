@@ -3,6 +3,11 @@
 Rules (mlcommons/training_policies, training_rules.adoc, read 2026-11-21): a benchmark needs 10 or 3 runs; the fastest
 and the slowest are dropped and the rest is averaged. A run that does not converge counts as the slowest; with two or
 more such runs the result is invalid. scaling.json multiplies the score. A missing run counts as a failed one.
+
+Entries of one round that repeat the runs of another entry, so that statistics count these runs once.
+
+A submitter may enter the same runs twice, for example with and without measured power. Their logs differ in a line or
+two, so their SHA-256 differ, but every run has the same times and samples.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core import catalogue, flops, mlperf_rules, shapes
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.core.units import TERA
+
+_FEWEST = 2  # timed runs; one time may be equal by chance, several in milliseconds are not
 
 DROPPED = 1  # from each end
 MEDIAN_OF_THREE = 0.6698  # standard deviation of the median of three normal values over that of one value
@@ -209,3 +216,40 @@ def timed(entries: Sequence[Entry], *fields: str) -> dict[tuple[str, ...], list[
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known and len(known) == len(values) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """An entry that is left out of statistics, and the entry that has its runs."""
+
+    entry: Entry
+    of: Entry
+
+    @property
+    def sentence(self) -> str:
+        """Return a clause that names both entries."""
+        return f"{self.entry.name} has the same runs as {self.of.name} (equal times and samples), so they count once"
+
+
+def identity_of_runs(entry: Entry) -> tuple[object, ...] | None:
+    """Return what identifies the runs of an entry in whatever round, or None if too few of them have a time."""
+    runs = sorted((run.seconds, run.samples or 0.0, run.training_seconds or 0.0) for run in entry.runs if run.seconds)
+    return (entry.submitter, entry.benchmark, tuple(runs)) if len(runs) >= _FEWEST else None
+
+
+def distinct_entries(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Repeat, ...]]:
+    """Return the entries without those that repeat another of their round, and the repeats.
+
+    The entry with the shortest name of its system is kept.
+    """
+    kept: dict[tuple[object, ...], Entry] = {}
+    for entry in sorted(entries, key=lambda one: (len(one.system), one.name)):
+        if (runs := identity_of_runs(entry)) is not None:
+            kept.setdefault((entry.round, runs), entry)
+    repeats = [
+        Repeat(entry=entry, of=of)
+        for entry in entries
+        if (runs := identity_of_runs(entry)) is not None and (of := kept[entry.round, runs]) is not entry
+    ]
+    left_out = {id(one.entry) for one in repeats}
+    return tuple(entry for entry in entries if id(entry) not in left_out), tuple(repeats)

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.analysis.mlperf_repeats import Repeat, distinct_entries, identity_of_runs
-from tensorprimat.analysis.mlperf_score import Scored, timed
+from tensorprimat.analysis.mlperf_score import Repeat, Scored, distinct_entries, identity_of_runs, timed
 from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue, names
 from tensorprimat.core.errors import InputError, UsageError

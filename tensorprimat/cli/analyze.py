@@ -6,15 +6,14 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from tensorprimat.cli import fact_options as facts
-from tensorprimat.cli import options
+from tensorprimat.cli import options, shared_options
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import counted
 
 
-@facts.with_fact_options(after="folders", side="[FILE=]")
+@shared_options.with_fact_options(after="folders", side="[FILE=]")
 def command(
     folders: Annotated[
         list[Path] | None,
@@ -56,7 +55,7 @@ def command(
     from tensorprimat.reports import survey as report
     from tensorprimat.session.survey import survey_folders
 
-    stated = facts.statements(typed_facts)
+    stated = shared_options.statements(typed_facts)
     if json and csv:
         raise UsageError("--json and --csv: choose one")
     file = options.named_file("--output", output)

@@ -10,10 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
-from tensorprimat.cli import options
-from tensorprimat.cli import price_options as prices
+from tensorprimat.cli import options, shared_options
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -38,7 +36,7 @@ ASSUME_HOST_CV = (
 )
 
 
-@facts.with_fact_options(after="warmup_steps")
+@shared_options.with_fact_options(after="warmup_steps")
 def command(
     results: Annotated[
         list[str] | None, argument("[NAME=]PATH", RESULTS, show_default="output, benchmark_results")
@@ -53,9 +51,9 @@ def command(
     assume_host_cv: Annotated[str | None, takes("PERCENT", ASSUME_HOST_CV)] = None,
     confidence: Annotated[str, takes("PERCENT", "Confidence of intervals and verdicts.")] = "95%",
     warmup_steps: Annotated[
-        int | None, takes("N", "Steps to leave out at the start of every run.", *facts.WARMUP)
+        int | None, takes("N", "Steps to leave out at the start of every run.", *shared_options.WARMUP)
     ] = None,
-    price: prices.Prices = None,
+    price: shared_options.Prices = None,
     published: Annotated[bool, switch("--published", "Also show published results, marked as such.")] = False,
     strict: Annotated[bool, switch("--strict", STRICT)] = False,
     no_plot: Annotated[bool, switch("--no-plot", "Write no picture.")] = False,
@@ -89,7 +87,7 @@ def command(
     """
     from tensorprimat.session.second_process import second_process
 
-    stated = facts.statements(typed_facts)
+    stated = shared_options.statements(typed_facts)
     options.refuse_output("--output-dir", output_dir, options.REPORT_ENDINGS)
     with second_process() as start_call:
         if not no_plot:
@@ -100,7 +98,7 @@ def command(
         from tensorprimat.reports.sections import COMPARISON
         from tensorprimat.session import sides
 
-        skipped = None if warmup_steps is None else typed_count(facts.WARMUP[0], str(warmup_steps), least=0)
+        skipped = None if warmup_steps is None else typed_count(shared_options.WARMUP[0], str(warmup_steps), least=0)
         arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
         several = results is not None and (len(arguments) > 1 or arguments[0].name is not None)
         loaded, problems = sides.load_sides(
@@ -115,7 +113,7 @@ def command(
             assume_host_cv=None if assume_host_cv is None else options.fraction("--assume-host-cv", assume_host_cv),
             confidence=options.fraction("--confidence", confidence),
             baseline=baseline,
-            choices=MetricChoices(prices=prices.typed_prices(price)),
+            choices=MetricChoices(prices=shared_options.typed_prices(price)),
             strict=strict,
         )
         if published:

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tensorprimat.cli import fact_options as facts
-from tensorprimat.cli import options
-from tensorprimat.cli import price_options as prices
+from tensorprimat.cli import options, shared_options
 from tensorprimat.cli.compare import PLACES, documents, folders_here, picture_files, write_each, write_one
 from tensorprimat.cli.shared_options import argument, switch, takes, typed_option, with_options
 from tensorprimat.core.errors import UsageError
@@ -22,14 +20,14 @@ _FLOPS = "FLOPs convention: megatron, palm, 6n, torchtitan, full_attention or ne
 BUDGET = "Tokens to train on, such as 1e12, for cost, time and energy."
 _RESULTS = "Results, logs, or folders of them; NAME=PATH names a side, the first is the baseline."
 OF_METRICS = (
-    typed_option("price", list[str] | None, "[GPU=]USD", prices.PRICE),
+    typed_option("price", list[str] | None, "[GPU=]USD", shared_options.PRICE),
     typed_option("flops", str, "CONVENTION", _FLOPS, default="megatron"),
     typed_option("budget_tokens", str, "N", BUDGET, default="1e12"),
 )
 """Options of the commands that show derived metrics."""
 
 
-@facts.with_fact_options(after="output_dir")
+@shared_options.with_fact_options(after="output_dir")
 @with_options(OF_METRICS, after="results")
 def command(
     results: Annotated[list[str] | None, argument("[NAME=]PATH", _RESULTS, show_default=PLACES)] = None,
@@ -71,7 +69,7 @@ def command(
 
     options.refuse_output("--output-dir", output_dir, options.REPORT_ENDINGS)
     arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
-    stated = facts.statements(typed)
+    stated = shared_options.statements(typed)
     chosen = choices(typed, near=[one.path for one in arguments])
     loaded, problems = sides.load_sides(arguments, by_argument=any(one.name is not None for one in arguments))
     options.say_each(problems)
@@ -109,7 +107,7 @@ def choices(typed: Mapping[str, Any], *, near: Sequence[Path]) -> MetricChoices:
         raise UsageError(f"--budget-tokens {typed['budget_tokens']}: must be a number of tokens, such as 1e12")
     return MetricChoices(
         convention=convention_named(typed["flops"]).name,
-        prices=prices.typed_prices(typed["price"]),
+        prices=shared_options.typed_prices(typed["price"]),
         budget_tokens=tokens,
         preflights=preflight.kept(dict.fromkeys(path if os.path.isdir(path) else path.parent for path in near)),
     )

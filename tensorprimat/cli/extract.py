@@ -5,21 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
+from tensorprimat.cli import shared_options
 from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.folders import DEFAULT_FOLDER
 
 
-@facts.with_fact_options(after="log_file", options=facts.LOG_OPTIONS, side="[LOG=]")
+@shared_options.with_fact_options(after="log_file", options=shared_options.LOG_OPTIONS, side="[LOG=]")
 def command(
     logs: Annotated[
         list[str] | None, argument("LOG", "Logs: files, folders, patterns, or - for standard input.")
     ] = None,
     log_file: Annotated[list[str] | None, takes("LOG", "The same as LOG; may be repeated.", "--log-file")] = None,
     warmup_steps: Annotated[
-        int | None, takes("N", "Optimizer steps to leave out at the start.", *facts.WARMUP, show_default="detected")
+        int | None,
+        takes("N", "Optimizer steps to leave out at the start.", *shared_options.WARMUP, show_default="detected"),
     ] = None,
     output: Annotated[
         Path | None, takes("DIR|FILE", f"Folder for results{TO_FILE}", show_default=str(DEFAULT_FOLDER))
@@ -81,7 +82,7 @@ def command(
         return extraction.show_formats()
     return extraction.extract(
         named,
-        stated=facts.statements(typed_facts, warmup_steps=warmup_steps),
+        stated=shared_options.statements(typed_facts, warmup_steps=warmup_steps),
         output=output,
         format=format,
         segment=segment,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import shared_options
 from tensorprimat.cli.options import fraction, say_each
 from tensorprimat.cli.shared_options import takes
 from tensorprimat.core.errors import UsageError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 
 
-@facts.with_fact_options(after="confidence")
+@shared_options.with_fact_options(after="confidence")
 def command(
     candidate: Annotated[list[Path], takes("RESULT", "Result, log, or folder of them, to judge; may be repeated.")],
     baseline: Annotated[
@@ -90,7 +90,7 @@ def command(
         host_cv=None if assume_host_cv is None else fraction("--assume-host-cv", assume_host_cv),
         confidence=fraction("--confidence", confidence),
     ).checked()
-    stated = facts.statements(typed_facts)
+    stated = shared_options.statements(typed_facts)
     bases, problems = _bases(baseline or [], against)
     candidates, more_problems = load_any(candidate)
     say_each((*problems, *more_problems))

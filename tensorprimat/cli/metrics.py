@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from tensorprimat.cli import fact_options as facts
+from tensorprimat.cli import shared_options
 from tensorprimat.cli.enhance import OF_METRICS, choices
 from tensorprimat.cli.options import say_each
 from tensorprimat.cli.shared_options import argument, switch, with_options
 
 
-@facts.with_fact_options(after="budget_tokens", side="")
+@shared_options.with_fact_options(after="budget_tokens", side="")
 @with_options(OF_METRICS, after="result")
 def command(
     result: Annotated[Path, argument("RESULT", "One result, log, or folder of them.")],
@@ -40,7 +40,7 @@ def command(
     from tensorprimat.reports.sections import ENHANCED
     from tensorprimat.session.sides import load_any
 
-    stated = facts.statements(typed)
+    stated = shared_options.statements(typed)
     read, notes = load_any([result])
     say_each(notes)
     loaded = laid_over(read, stated)

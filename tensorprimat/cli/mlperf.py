@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.session import mlperf_comparison
 
 if TYPE_CHECKING:
     from tensorprimat.core.mlperf_library import Entry
@@ -156,7 +157,6 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
     from tensorprimat.core.atomic import write_atomically
     from tensorprimat.logs.mlperf import round as mlperf_round
     from tensorprimat.reports import mlperf as report
-    from tensorprimat.session import mlperf_import
 
     if len(names) != 1:
         raise UsageError(f"import: name one folder, not {len(names)}")
@@ -170,8 +170,8 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
     found = mlperf_round.find_round_entries(Path(names[0]), name)
     if not found.pairs:
         raise InputError("no result of a language-model benchmark in it", path=names[0])
-    entries = list(with_progress(mlperf_import.imported_entries(found), len(found.pairs)))
-    library = mlperf_import.library(found, entries, round=name)
+    entries = list(with_progress(mlperf_comparison.imported_entries(found), len(found.pairs)))
+    library = mlperf_comparison.library(found, entries, round=name)
     write_atomically(output, mlperf_library.dump(library))
     notes, summary = report.of_import(library)
     for note in notes:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import known_values as known
-from tensorprimat.cli.setting_options import setting_values, with_settings
-from tensorprimat.cli.shared_options import switch, takes
+from tensorprimat.cli.shared_options import setting_values, switch, takes, with_settings
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.settings import MODEL_PARALLEL
 

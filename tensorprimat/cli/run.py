@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensorprimat.cli import fact_options as facts
 from tensorprimat.cli import known_values as known
+from tensorprimat.cli import shared_options
 from tensorprimat.cli.options import TO_FILE, fraction
-from tensorprimat.cli.setting_options import IN_AB, setting_values, with_settings
-from tensorprimat.cli.shared_options import CLUSTER_OPTIONS, cluster_of, switch, takes, takes_number, with_options
+from tensorprimat.cli.shared_options import (
+    CLUSTER_OPTIONS,
+    IN_AB,
+    cluster_of,
+    setting_values,
+    switch,
+    takes,
+    takes_number,
+    with_options,
+    with_settings,
+)
 from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -27,8 +36,11 @@ OUTPUT = f"Folder for results{TO_FILE}"
 _EXECUTOR = "NeMo-Run executor that starts the ranks: local, slurm, skypilot, kubernetes or docker."
 AB = "Run two configurations in turn and compare them: give --ab twice, each time with the flags of one."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is at most this, such as 1%."
-PRESET = f"{settings.option('preset').help} For a log: {facts.PRESET_HELP[0].lower()}{facts.PRESET_HELP[1:]}"
-_GPU = f"For a log. {facts.GPU_HELP} With --executor: GPU of each node, or cpu. With --dry-run: GPU to plan for."
+_OF_LOG = shared_options.PRESET_HELP
+PRESET = f"{settings.option('preset').help} For a log: {_OF_LOG[0].lower()}{_OF_LOG[1:]}"
+_GPU = (
+    f"For a log. {shared_options.GPU_HELP} With --executor: GPU of each node, or cpu. With --dry-run: GPU to plan for."
+)
 _NUM_GPUS = "GPUs of each node, or processes on a CPU. For a log: GPUs of the whole training."
 PROFILE = "Profile one run: torch, nsys or rocprof; the result goes to history only."
 OPTION_GROUPS = {
@@ -64,10 +76,10 @@ def command(
     cooldown: Annotated[
         float | None, takes_number("S", "Seconds between runs.", show_default="30 on a GPU, 0 on a CPU")
     ] = None,
-    shape: Annotated[str | None, takes("SHAPE", f"For a log. {facts.SHAPE_HELP}")] = None,
+    shape: Annotated[str | None, takes("SHAPE", f"For a log. {shared_options.SHAPE_HELP}")] = None,
     model_name: Annotated[
         str | None,
-        takes("MODEL", f"For a log. {facts.MODEL_NAME}", show_default="--model", offers=known.models),
+        takes("MODEL", f"For a log. {shared_options.MODEL_NAME}", show_default="--model", offers=known.models),
     ] = None,
     recompute: Annotated[bool, switch("--recompute", "The same as --activation-checkpointing full.")] = False,
     executor: Annotated[str | None, takes("HOW", _EXECUTOR, offers=known.executors)] = None,
@@ -156,7 +168,7 @@ def _request(options: Mapping[str, Any]) -> Request:
     from tensorprimat.cli.options import named_file
     from tensorprimat.cli.result_file import refuse_several
     from tensorprimat.session.budget import Budget
-    from tensorprimat.session.request import request_of
+    from tensorprimat.session.plan import request_of
 
     file = named_file("--output", options["output"])
     budget = Budget(

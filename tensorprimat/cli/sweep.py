@@ -69,7 +69,7 @@ def command(
     from tensorprimat.machine.platform import detect_platform
     from tensorprimat.micro import isolated, passes, sweep
     from tensorprimat.micro.advice import with_spilling
-    from tensorprimat.micro.estimate import estimate_all
+    from tensorprimat.micro.sweep import estimate_all
     from tensorprimat.reports.micro_tables import basis_of_estimates, cells_table, estimates_table
 
     data = chosen["data"]

@@ -22,9 +22,8 @@ from tensorprimat.core.audit_rows import NAMES, START_UP, AuditRows, Reason, own
 from tensorprimat.core.clocks import DATES, LogClock
 from tensorprimat.core.quantities import short_seconds
 from tensorprimat.core.result import Result
-from tensorprimat.core.selection import Selection
 from tensorprimat.core.settings import flag
-from tensorprimat.core.steady import median
+from tensorprimat.core.steady import Selection, median
 from tensorprimat.core.steps import FloatArray
 from tensorprimat.core.terms import WORK_OF_RATES
 

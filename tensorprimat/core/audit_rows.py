@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import DATES, Elapsed, Evidence
-from tensorprimat.core.selection import Selection
-from tensorprimat.core.steady import LONGEST_SERIES, median
+from tensorprimat.core.steady import LONGEST_SERIES, Selection, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
 from tensorprimat.core.terms import WORK_OF_RATES
 

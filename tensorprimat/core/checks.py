@@ -17,8 +17,7 @@ from tensorprimat.core.quantities import (
     significant,
 )
 from tensorprimat.core.result import POWER_CAP, Result
-from tensorprimat.core.selection import Selection
-from tensorprimat.core.steady import find_outliers, median
+from tensorprimat.core.steady import Selection, find_outliers, median
 from tensorprimat.core.steps import INTERRUPTIONS, finite
 from tensorprimat.core.terms import (
     COUNTED_ENERGY,

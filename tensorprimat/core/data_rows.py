@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
+from importlib.resources import files
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from tensorprimat.core import data_files
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import first_fault
 
@@ -81,6 +82,19 @@ def table_in(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 def read_table(file: str) -> dict[str, Any]:
     """Return the document of data/FILE.toml. Raises InputError for one that is not TOML."""
     try:
-        return data_files.read_data(file)
+        return read_data(file)
     except ValueError as error:  # tomllib's own error, and that of bytes that are not UTF-8
         raise InputError(f"not TOML: {error}", path=f"tensorprimat/data/{file}.toml") from error
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # only there before 3.11
+
+
+def read_data(name: str) -> dict[str, Any]:
+    """Return the document of data/NAME.toml."""
+    text = (files("tensorprimat") / "data" / f"{name}.toml").read_text("utf-8")
+    document: dict[str, Any] = tomllib.loads(text)
+    return document

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
-from tensorprimat.core import data_files, quantities
+from tensorprimat.core import data_rows, quantities
 from tensorprimat.core.records import Record
 
 Severity = Literal["info", "caution", "error"]
@@ -169,7 +169,7 @@ class Notice(str):
 def notice_kinds() -> Mapping[str, NoticeKind]:
     """Return the table of notices, by code."""
     found = {}
-    for code, row in data_files.read_data("notices").items():
+    for code, row in data_rows.read_data("notices").items():
         (severity,) = (name for name in SEVERITIES if name in row)
         found[code] = NoticeKind(
             severity=severity,

@@ -19,8 +19,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.notices import REMARK, Notice
 from tensorprimat.core.provenance import Source
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
-from tensorprimat.core.selection import Selection
-from tensorprimat.core.steady import Steady, median, warm_up_rows, within_half
+from tensorprimat.core.steady import Selection, Steady, median, warm_up_rows, within_half
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct, finite
 from tensorprimat.core.terms import RATES, ROWS_OF_POWER, Term, time_of, usable_rate
 from tensorprimat.core.warmup import find_warmup

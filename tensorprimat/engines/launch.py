@@ -37,7 +37,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures
 from tensorprimat.engines.registry import ENGINES
-from tensorprimat.machine import oom_kills
+from tensorprimat.machine import host_memory
 
 GRACE_SECONDS = 15.0  # time to write the measurements; importing torch alone, which ignores signals, takes 5 s
 TERMINATE_SECONDS = 5.0
@@ -116,7 +116,7 @@ def run_in_process(
     wrapping: command before the engine's command (a profiler). log: file for the process's stderr if the run fails.
     process: one that waits; None starts one. Ctrl-C stops the process and is returned as an Ending.
     """
-    kills = oom_kills.KillWatch()
+    kills = host_memory.KillWatch()
     with contextlib.nullcontext(process) if process else engine_process(spec, module=module, wrapping=wrapping) as used:
         code, interrupted = _to_its_end(used.child, used.scratch, on_line)
         ended = time.time()
@@ -259,7 +259,7 @@ def cluster_error(stderr_file: Path, otherwise: str = "interrupted") -> RunError
     return RunError(message.removeprefix(CLUSTER))
 
 
-def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path, kills: oom_kills.KillWatch) -> TensorPrimatError:
+def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path, kills: host_memory.KillWatch) -> TensorPrimatError:
     """Return the error of a process that failed; writes its stderr, if not empty, to the log."""
     text = stderr_file.read_text(encoding="utf-8", errors="replace")
     tail = [line.strip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]

@@ -29,7 +29,7 @@ from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, failures
 from tensorprimat.logs.fields import number
-from tensorprimat.machine import oom_kills
+from tensorprimat.machine import host_memory
 
 _GRACE_SECONDS = 10.0  # time for interrupted ranks to leave their collectives
 SHOWN_LINES = 15  # last lines of a failed training that are shown again
@@ -62,7 +62,7 @@ def follow_launcher(
     in the error. folder: the working folder.
     """
     with processes.scratch_folder() as scratch:  # torchrun leaves a folder behind when it is killed
-        kills = oom_kills.KillWatch()
+        kills = host_memory.KillWatch()
         child = processes.popen(
             command,
             cwd=folder,

@@ -16,9 +16,8 @@ from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import listed, shortened_list
 from tensorprimat.core.result import Result
 from tensorprimat.logs import assemble, failures, fields, files, line_widths, metrics, spelling
-from tensorprimat.logs.detection import detect_format, format_named
 from tensorprimat.logs.format import Format, UserFacts
-from tensorprimat.logs.formats import FORMATS
+from tensorprimat.logs.formats import FORMATS, detect_format, format_named
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
 
 STDIN = "-"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Any, Literal
 
-from tensorprimat.core import data_files
+from tensorprimat.core import data_rows
 from tensorprimat.core.units import GIB
 
 
@@ -139,4 +139,4 @@ def _dialect(name: str, table: Mapping[str, Any]) -> Dialect:
     return Dialect(name=name, **{field: _tuples(value) for field, value in table.items()} | numbers)
 
 
-DIALECTS = tuple(_dialect(name, table) for name, table in data_files.read_data("dialects").items())
+DIALECTS = tuple(_dialect(name, table) for name, table in data_rows.read_data("dialects").items())

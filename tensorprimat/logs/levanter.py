@@ -16,7 +16,7 @@ from tensorprimat.core.quantities import seconds as duration
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps
-from tensorprimat.logs import arguments, work
+from tensorprimat.logs import headers, work
 from tensorprimat.logs.fields import whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import MetricRow
@@ -41,7 +41,7 @@ def rows_noting_texts(
                 topology = section.get("hardware_topology")
                 devices = topology.get("devices") if isinstance(topology, dict) else None
                 number = [("num_devices", len(devices))] if isinstance(devices, list) and devices else []
-                arguments.add_texts((*section.items(), *number), texts)
+                headers.add_texts((*section.items(), *number), texts)
         yield line, row
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 
-from tensorprimat.core import data_files
+from tensorprimat.core import data_rows
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.units import GIB
@@ -27,7 +27,7 @@ _UNITS = {"GiB": float(GIB), "GB": 1e9, "ms": 1e-3, "%": 0.01, "FLOP/s": 1e-12}
 
 
 def _fields() -> Iterator[tuple[str, tuple[str, float]]]:
-    for field, names in data_files.read_data("metric_names").items():
+    for field, names in data_rows.read_data("metric_names").items():
         for entry in names:
             name, unit = (entry, None) if isinstance(entry, str) else entry
             yield name, (field, _UNITS[unit] if unit else 1.0)

@@ -24,9 +24,9 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import combined
 from tensorprimat.logs import (
-    arguments,
     automodel_tables,
     fields,
+    headers,
     levanter,
     maxtext,
     metric_columns,
@@ -147,8 +147,8 @@ def _of_lines(log: Log, torn: UnreadText) -> Iterator[tuple[int, MetricRow]]:
 
 
 def configure(reading: Reading, columns: MetricColumns, texts: dict[str, str], *, of: str) -> None:
-    """Take settings, the model and the device from what a trainer handed to a logger. of: see arguments.configure."""
-    arguments.configure(reading, texts, of=of)
+    """Take settings, the model and the device from what a trainer handed to a logger. of: see headers.configure."""
+    headers.configure(reading, texts, of=of)
     if levanter.LEVANTER_METRICS & columns.names.keys():
         levanter.configure(reading, texts)
 

@@ -3,27 +3,40 @@ and its database (`mlflow_database`), with the same values in tables.
 
 The metric's name is the file's, below the folder `metrics`; naming the run's folder, its `metrics`, or any file in it
 reads the whole run, with the settings from its `params` folder. `metric_names` has the meaning of each name.
+
+MLflow's database, `mlflow.db`, SQLite, to which recent versions log by default (seen with 3.17.2).
+
+The tables metrics (key, value, timestamp in milliseconds, step, is_nan), params and runs hold what the file store keeps
+in files; mlflow/store/tracking/dbmodels/models.py.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
-from tensorprimat.logs import fields, files, metric_columns, mlflow_database
+from tensorprimat.logs import fields, files, metric_columns
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
 from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION_PREFIXES, OTHERWISE, field_of, is_of_summary
 from tensorprimat.logs.metrics import read_columns
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
+
+_MAGIC = b"SQLite format 3\0"
+_TABLES = {"metrics", "params", "runs"}
+_NAMED_RUNS = 10  # in a refusal
 
 LoggedValue = tuple[int, int, str, float]
 """Milliseconds since 1970, step, name, value."""
@@ -43,7 +56,7 @@ _LINE = re.compile(
 
 def detect(log: Log) -> int:
     if log.is_binary:
-        return 1 if mlflow_database.is_database(log.path) else 0
+        return 1 if is_database(log.path) else 0
     if log.is_folder:
         names = [name for name, _ in _metric_files(_root(log.path))]
         return 1 if len(names) > MOST_FILES or any(map(field_of, names)) else 0
@@ -97,7 +110,7 @@ def _of_folder(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
 
 def runs(log: Log) -> list[str]:
     """Return the identifiers of the runs in a database; none for files."""
-    return [run for run, _ in mlflow_database.stored_runs(log.path)] if log.is_binary else []
+    return [run for run, _ in stored_runs(log.path)] if log.is_binary else []
 
 
 def _of_database(log: Log) -> tuple[ValuesByMetric, dict[str, str]]:
@@ -105,10 +118,10 @@ def _of_database(log: Log) -> tuple[ValuesByMetric, dict[str, str]]:
 
     Raises InputError if several runs have metrics and none is chosen, or if no run has any.
     """
-    path, run = log.path, log.run or mlflow_database.only_run(log.path)
-    names = mlflow_database.metric_names(path, run)
-    metrics: ValuesByMetric = {name: partial(mlflow_database.metric_entries, path, run, name) for name in names}
-    return metrics, mlflow_database.run_parameters(path, run)
+    path, run = log.path, log.run or only_run(log.path)
+    names = metric_names(path, run)
+    metrics: ValuesByMetric = {name: partial(metric_entries, path, run, name) for name in names}
+    return metrics, run_parameters(path, run)
 
 
 def _root(path: Path) -> Path:
@@ -151,3 +164,72 @@ def _configure(parameters: Mapping[str, str], reading: Reading) -> None:
             reading.training_config.setdefault(target, value)
     if spelled := next((parameters[name] for name in MODEL_PARAMETERS if parameters.get(name)), None):
         reading.model["name"] = model_name(spelled)
+
+
+def is_database(path: Path) -> bool:
+    """Return True for a SQLite file with MLflow's tables."""
+    try:
+        if files.first_bytes(path, len(_MAGIC)) != _MAGIC:
+            return False
+        return {name for (name,) in _rows(path, "SELECT name FROM sqlite_master WHERE type = 'table'")} >= _TABLES
+    except InputError:
+        return False
+
+
+def stored_runs(path: Path) -> list[tuple[str, str]]:
+    """Return (identifier, name) of the runs with metrics that were not deleted, in the order in which they began."""
+    found = _rows(
+        path,
+        "SELECT run_uuid, name FROM runs WHERE lifecycle_stage = 'active' "
+        "AND run_uuid IN (SELECT run_uuid FROM latest_metrics) ORDER BY start_time, run_uuid",
+    )
+    return [(str(run), str(name or "unnamed")) for run, name in found]
+
+
+def only_run(path: Path) -> str:
+    """Return the identifier of the only run with metrics that was not deleted.
+
+    Raises InputError for several runs or none.
+    """
+    found = stored_runs(path)
+    if len(found) == 1:
+        return found[0][0]
+    if not found:
+        raise InputError("is an MLflow database without a run that logged a metric", path=str(path))
+    some = ", ".join(f"{number}: {name} {run}" for number, (run, name) in enumerate(found[:_NAMED_RUNS], start=1))
+    raise InputError(
+        f"is an MLflow database of {len(found)} runs ({some}{', …' if len(found) > _NAMED_RUNS else ''})",
+        path=str(path),
+        remedy="tprimat extract --segment N reads one of them, --segment all writes a result for each",
+    )
+
+
+def metric_names(path: Path, run: str) -> list[str]:
+    """Return the names of a run's metrics."""
+    return [str(name) for (name,) in _rows(path, "SELECT key FROM latest_metrics WHERE run_uuid = ? ORDER BY key", run)]
+
+
+def metric_entries(path: Path, run: str, name: str) -> Iterator[tuple[int, int, str, float]]:
+    """Yield (milliseconds since 1970, step, name, value) of a metric, in the order of its steps."""
+    for time, step, value, is_nan in _rows(
+        path,
+        "SELECT timestamp, step, value, is_nan FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step, timestamp",
+        run,
+        name,
+    ):
+        yield int(time), int(step), name, math.nan if is_nan else float(value)
+
+
+def run_parameters(path: Path, run: str) -> dict[str, str]:
+    """Return the parameters of a run."""
+    return {
+        str(name): str(value) for name, value in _rows(path, "SELECT key, value FROM params WHERE run_uuid = ?", run)
+    }
+
+
+def _rows(path: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            return database.execute(query, values).fetchall()
+    except sqlite3.Error as error:
+        raise InputError(f"cannot be read as a database: {error}", path=str(path)) from error

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorprimat.core import data_files
+from tensorprimat.core import data_rows
 from tensorprimat.core.failures import DEATHS, TRACEBACK
 from tensorprimat.core.steady import median
 from tensorprimat.logs import changes, files, prefixes
@@ -24,7 +24,7 @@ from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
 
 _TEXTS = {
-    name: tuple(text.encode() for text in texts) for name, texts in data_files.read_data("training_starts").items()
+    name: tuple(text.encode() for text in texts) for name, texts in data_rows.read_data("training_starts").items()
 }
 """Lists of data/training_starts.toml, which describes each of them."""
 PRELUDE, _LAUNCHERS = _TEXTS["prelude"], _TEXTS["launchers"]

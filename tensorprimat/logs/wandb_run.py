@@ -16,7 +16,7 @@ from typing import Any
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
-from tensorprimat.logs import arguments, fields, files, levanter, metric_columns, metrics
+from tensorprimat.logs import fields, files, headers, levanter, metric_columns, metrics
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
@@ -57,12 +57,12 @@ def _rows(path: Path, texts: dict[str, str]) -> Iterator[dict[str, float]]:
                 if field == HISTORY_FIELD:
                     yield {name: float(value) for name, value in _items(message) if isinstance(value, int | float)}
                 elif field == CONFIG_FIELD:
-                    arguments.add_texts(_items(message), texts)
+                    headers.add_texts(_items(message), texts)
                 elif field == SUMMARY_FIELD:
-                    arguments.add_texts((item for item in _items(message) if item[0] in levanter.FACTS), texts)
+                    headers.add_texts((item for item in _items(message) if item[0] in levanter.FACTS), texts)
                 elif field == RUN_FIELD:
                     for inner, config in _fields(message):
-                        arguments.add_texts(_items(config) if inner == CONFIG_FIELD_OF_RUN else (), texts)
+                        headers.add_texts(_items(config) if inner == CONFIG_FIELD_OF_RUN else (), texts)
                 elif field == ENVIRONMENT_FIELD:
                     texts["environment"] = texts.get("environment", "") + message.decode("utf-8", "replace")
     except (IndexError, ValueError, OverflowError) as error:

@@ -21,7 +21,7 @@ from tensorprimat.core.failures import OUT_OF_MEMORY, ending, was_killed
 from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.engines import launch
 from tensorprimat.engines.entry import parser_of
-from tensorprimat.machine import oom_kills
+from tensorprimat.machine import host_memory
 
 MODULE = "tensorprimat.micro.isolated"
 STOP_SECONDS = 5.0  # time between SIGTERM and SIGKILL
@@ -36,7 +36,7 @@ def measure_isolated(spec: CellSpec) -> MicroResult:
         spec_file, result_file = scratch / "spec.json", scratch / "cell.json"
         spec_file.write_text(spec.model_dump_json(by_alias=True))
         command = [sys.executable, "-m", MODULE, "--spec", str(spec_file), "--result", str(result_file)]
-        kills = oom_kills.KillWatch()
+        kills = host_memory.KillWatch()
         code, output = _run(command, scratch)
         if code == 0:
             return micro_result.load(result_file)

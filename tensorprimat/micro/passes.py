@@ -14,20 +14,28 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
+from tensorprimat.core.quantities import as_stated, size
 from tensorprimat.core.safe_text import is_utf8
+from tensorprimat.core.units import GB
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import failures
+from tensorprimat.engines.memory import host_peak_bytes, status_bytes
+from tensorprimat.machine.host_memory import available_bytes
 from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.machine.torch_device import existing_device
-from tensorprimat.micro import advice, memory
+from tensorprimat.micro import advice
 
 if TYPE_CHECKING:
     from tensorprimat.micro.workload import Workload
+
+_CLEAR_PEAK = Path("/proc/self/clear_refs")  # proc(5): writing 5 sets the peak of resident memory to its present value
+HEADROOM = 0.95  # share of the free memory on a CPU: the allocator must fail before the system swaps or kills
 
 
 _PACKAGES = ("torch", "transformers")
@@ -73,8 +81,8 @@ def measure_cell(spec: CellSpec) -> MicroResult:
     if kind == "cuda":
         torch.cuda.set_device(torch.device(spec.device).index or 0)  # the function refuses a device without a number
     watch = advice.Watch(machine, spec.device)
-    peak_known = memory.restart_peak(kind)
-    with memory.limited(kind, spec.memory_limit_gb), _memory_released(kind, compiled=spec.compile):
+    peak_known = restart_peak(kind)
+    with limited(kind, spec.memory_limit_gb), _memory_released(kind, compiled=spec.compile):
         times = Times()
         try:
             _run(spec, times)
@@ -85,7 +93,7 @@ def measure_cell(spec: CellSpec) -> MicroResult:
             times = times if not short else Times()  # after lack of memory, the trials before it do not count
             cell = with_figures(_cell(spec, machine, times), times.parts)
             cell = cell.changed(status="oom" if short else "failed", reason=reason)
-        peak = memory.peak_gb(kind) if peak_known else None
+        peak = peak_gb(kind) if peak_known else None
     cell = cell.changed(
         peak_memory_gb=peak, memory_kind=None if peak is None else "allocated" if kind == "cuda" else "resident"
     )
@@ -195,3 +203,70 @@ def _cell(spec: CellSpec, machine: Machine, times: Times) -> MicroResult:
         loss=times.loss,
         fused_norm=times.fused_norm,
     )
+
+
+def restart_peak(device_type: str) -> bool:
+    """Reset the peak to the present use; return False where the system cannot."""
+    if device_type == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        return True
+    try:
+        _CLEAR_PEAK.write_text("5")
+    except OSError:  # not Linux, or a container that forbids it
+        return False
+    return True
+
+
+def peak_gb(device_type: str) -> float | None:
+    """Return the peak in GB since `restart_peak`: allocated memory on a GPU, resident memory on a CPU."""
+    if device_type == "cuda":
+        import torch
+
+        return float(torch.cuda.max_memory_allocated()) / GB
+    resident = host_peak_bytes()
+    return None if resident is None else resident / GB
+
+
+@contextlib.contextmanager
+def limited(device_type: str, limit_gb: float | None) -> Iterator[None]:
+    """Limit the memory of the process; on a CPU, without limit_gb, to the memory that is free.
+
+    Without a limit the system would kill the process when memory runs out, perhaps with others, and the measurements
+    would be lost. Raises UsageError on a CPU if the process already uses the limit or more, because Python would crash.
+    """
+    if device_type == "cuda":
+        import torch
+
+        if limit_gb is not None:
+            total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gb * GB / total))
+        try:
+            yield
+        finally:
+            if limit_gb is not None:
+                torch.cuda.set_per_process_memory_fraction(1.0)
+        return
+    try:
+        import resource
+    except ImportError:  # Windows
+        yield
+        return
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    in_use = used_bytes()
+    if limit_gb is not None and limit_gb * GB <= in_use:
+        raise UsageError(
+            f"--memory-limit {as_stated(limit_gb)}: the process already uses {size(in_use)}; raise the limit"
+        )
+    allowed = int(available_bytes() * HEADROOM + in_use if limit_gb is None else limit_gb * GB)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed if hard < 0 else min(allowed, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+
+
+def used_bytes() -> float:
+    """Return the bytes that RLIMIT_DATA counts, which this process has reserved for data; 0 if not on Linux."""
+    return status_bytes("VmData") or 0.0

@@ -17,7 +17,7 @@ from tensorprimat.core import quantities
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.efficiency import of_unlike_kinds
-from tensorprimat.reports.metric_forms import FORMS
+from tensorprimat.reports.formatting import FORMS
 from tensorprimat.reports.plots.canvas import COLOURS, HATCHES
 
 Metrics = Mapping[str, Metric]

@@ -15,8 +15,7 @@ from tensorprimat.core import quantities
 from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.units import GIGA, TERA
 from tensorprimat.reports.facts import runs_added_up
-from tensorprimat.reports.formatting import VERDICT_TITLES
-from tensorprimat.reports.metric_forms import FORMS
+from tensorprimat.reports.formatting import FORMS, VERDICT_TITLES
 from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell
 
 SHORT = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorprimat.analysis.mlperf_repeats import Repeat
+from tensorprimat.analysis.mlperf_score import Repeat
 from tensorprimat.analysis.projection import (
     PROJECTION_CONFIDENCE,
     LeftOut,

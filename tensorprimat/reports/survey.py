@@ -6,16 +6,15 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from tensorprimat.analysis.profiles import compare_profiles
 from tensorprimat.core import quantities
-from tensorprimat.core.profile import Profile, ProfiledCollective
+from tensorprimat.core.profile import Profile, ProfiledCollective, ratio
 from tensorprimat.core.result import Result
 from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.surveyed import Survey, SurveyedFile
@@ -265,3 +264,34 @@ def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
 
 def _giga(value: float | None) -> float | None:
     return None if value is None else value / GB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """One line of two profiles side by side; times in seconds, shares of the total time or of all kernels."""
+
+    name: str
+    one_seconds: float | None
+    one_share: float | None
+    other_seconds: float | None
+    other_share: float | None
+    ratio: float | None
+    """other / one: below 1 the other spends less time."""
+
+
+def compare_profiles(one: Profile, other: Profile) -> list[Contrast]:
+    """Return two profiles side by side: the parts of the wall time, then every category of kernels that either has."""
+    ours, others, unknown = one.parts(), other.parts(), (None, None)
+    pairs = ((name, *ours.get(name, unknown), *others.get(name, unknown)) for name in ours | others)
+    return [
+        Contrast(
+            name=name,
+            one_seconds=mine,
+            one_share=my_share,
+            other_seconds=theirs,
+            other_share=their_share,
+            ratio=ratio(theirs, mine),
+        )
+        for name, mine, my_share, theirs, their_share in pairs
+        if mine is not None or theirs is not None
+    ]

@@ -19,10 +19,10 @@ from tensorprimat.engines.cluster import executors
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, run_summary
 from tensorprimat.session.budget import BUDGET_CONFIDENCE, Decision, decide_runs
-from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request, check_facts, check_request, job_of, plan_here
 from tensorprimat.session.runs import (
     ModelOutcome,
+    Observer,
     Place,
     explained_error,
     look_before_run,

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from tensorprimat.core import stated, statements
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, as_stated
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
@@ -23,6 +25,9 @@ from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append as appending
 from tensorprimat.session.budget import Budget
+
+_TAKEN = ("runs", "append", "typed", "dry_run", "json", "profile")
+"""Options that are copied into a request unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,3 +243,63 @@ def job_of(
             planned, request.output, default_engine=executors.cluster_default_engine(request.cluster, machine.platform)
         )
     return Job(model=model, engine=engine, spec=spec, earlier=earlier)
+
+
+def request_of(
+    options: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    cluster: Cluster,
+    budget: Budget,
+    file: Path | None,
+) -> Request:
+    """Return the request of a command line. Raises UsageError for options that contradict each other.
+
+    options: values by parameter of the command. settings: values by field of RunSettings. cluster: --executor and its
+    flags; without an executor, --gpu is a fact about a log. file: the file that --output names; None for a folder.
+    """
+    model, config = _model_of(options["model"], options["engine"])
+    recompute = _recompute(options["recompute"], settings.get("recompute"))
+    return Request(
+        **{name: options[name] for name in _TAKEN},
+        model=model,
+        engine=OWN if config and options["engine"] == "auto" else options["engine"],
+        output=DEFAULT_FOLDER if file else options["output"],
+        file=file,
+        cooldown_seconds=options["cooldown"],
+        cluster=cluster if cluster.executor else cluster.changed(gpu=None),
+        budget=budget,
+        facts=stated_facts(
+            gpu=None if cluster.executor else cluster.gpu,
+            shape=options["shape"],
+            model_name=options["model_name"],
+            model=model,
+        ),
+        settings=RunSettings(**{**settings, **recompute}, config=config),
+    )
+
+
+def _model_of(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
+    """Return the model's name, and its configuration if --model is a file.
+
+    Raises UsageError for a file with an engine that cannot train it.
+    """
+    if text in (*MODELS, "all"):
+        return text, None
+    from tensorprimat.engines.torch import config as torch_config
+
+    if engine not in ("auto", OWN):
+        raise UsageError(f"--engine {engine}: trains {', '.join(MODELS)}; for --model {text} use --engine {OWN}")
+    return torch_config.read_model_config(text)
+
+
+def _recompute(switch: bool, stated: str | None) -> dict[str, str]:
+    """Return the setting that --recompute means. Raises UsageError if --activation-checkpointing contradicts it."""
+    if not switch:
+        return {}
+    if stated not in (None, "full"):
+        raise UsageError(
+            f"--recompute: means --activation-checkpointing full, which contradicts --activation-checkpointing {stated}"
+            "; leave one of the two out"
+        )
+    return {"recompute": "full"}

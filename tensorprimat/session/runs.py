@@ -1,6 +1,11 @@
 """The runs of one benchmark: fit the jobs to the budget, then train each model or read its log.
 
 Every run has its own process and is saved as it ends. An observer receives the progress.
+
+Reading of a model's log that a search found on this machine.
+
+The search and the machine supply facts that the log lacks: the model for which it was found, and the machine's GPU if
+vendor and memory agree with the log.
 """
 
 from __future__ import annotations
@@ -8,30 +13,36 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tensorprimat.core import atomic, regular, result_names, store, training_memory
+from tensorprimat import logs
+from tensorprimat.core import atomic, names, regular, result_names, stated, store, training_memory
 from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import listed
+from tensorprimat.core.quantities import listed, size
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import OF_A_LOG
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.summary import pool
+from tensorprimat.core.units import GB
 from tensorprimat.engines import launch, methodology, profiling
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
-from tensorprimat.session import append, found_log, run_summary, run_time
+from tensorprimat.session import append, run_summary, run_time
 from tensorprimat.session.budget import decide_runs
-from tensorprimat.session.observer import Observer
 from tensorprimat.session.plan import Job, Request
+
+SAME_MEMORY = 0.005  # relative; logs print two decimals of GiB, and the variants of one GPU differ by more
+ORIGIN = "this machine's GPU: vendor and memory agree with the log"
+
 
 GPU_COOLDOWN_SECONDS = 30.0
 IMPORTS_SECONDS = 10.0  # a shorter pause may end before the imports, which the look at the machine would then see
@@ -321,6 +332,71 @@ def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutc
         raise RunError("no log to read")
     settings = request.settings
     facts = replace(request.facts, preset=settings.preset, **{name: getattr(settings, name) for name in OF_A_LOG})
-    result = found_log.read_found_log(job.search.path, job.model, facts, machine)
+    result = read_found_log(job.search.path, job.model, facts, machine)
     result = methodology.label(with_command(result), settings.methodology)
     return ModelOutcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))
+
+
+class Observer(Protocol):
+    """The receiver of a benchmark's progress; `cli/live.Screen` shows it."""
+
+    def say(self, text: str = "", *, style: str | None = None) -> None:
+        """Show one line."""
+
+    def warn(self, text: str) -> None:
+        """Show a warning about a figure."""
+
+    def complain(self, text: str) -> None:
+        """Show the error of one model."""
+
+    def block(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Show a block of names and values under a title."""
+
+    def training(self, title: str, steps: int) -> AbstractContextManager[Callable[[str], None]]:
+        """Return a context for one run of that many steps; it yields a function for each line of the engine."""
+
+    def cooling(self, seconds: float) -> AbstractContextManager[Callable[[float], None]]:
+        """Return a context for a pause; it yields a function to call with the seconds that are left."""
+
+
+def read_found_log(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
+    """Return the log as a result of the model. Raises InputError for a file that cannot be read.
+
+    facts: the user's statements, which override those of the log.
+    """
+    result = logs.read(path, facts=replace(facts, preset=None))
+    if facts.model_name is None:
+        result = _named(result, model)
+    return with_local_device(stated.amended(result, UserFacts(preset=facts.preset)), machine)
+
+
+def _named(result: Result, model: str) -> Result:
+    """Return the result under the model's name, unless the log itself names a model with its size."""
+    trained = result.model.name
+    if trained == model or (trained is not None and names.mentions(trained)):
+        return result
+    assumed = {**result.provenance.assumed, "model.name": f"the search for a log of {model}"}
+    return result.changed(model=result.model.changed(name=model), provenance=result.provenance.changed(assumed=assumed))
+
+
+def with_local_device(result: Result, machine: Machine) -> Result:
+    """Return the result with this machine's GPU as its device if the log names no GPU and vendor and memory agree.
+
+    The platform is always the log's. If the log prints no device memory or another size, the device stays unknown, with
+    a notice.
+    """
+    gpu, here = result.gpu_info, machine.gpu_info
+    if gpu.device_name is not None or machine.platform == "cpu" or here.device_name is None:
+        return result
+    if result.platform != machine.platform:
+        return result
+    there, memory = gpu.total_memory_gb, here.total_memory_gb
+    if there is None or memory is None or abs(there / memory - 1) > SAME_MEMORY:
+        printed = "no device memory" if there is None else f"{size(GB * there)} of device memory"
+        notice = Notice("gpu_unnamed", "gpu_info", printed=printed, gpu=here.device_name)
+        return result.changed(warnings=(*result.warnings, notice))
+    assumed = {**result.provenance.assumed, "device_name": ORIGIN}
+    return result.changed(
+        gpu_info=gpu.changed(device_name=here.device_name, gpu_cores=here.gpu_cores),
+        provenance=result.provenance.changed(assumed=assumed),
+    )

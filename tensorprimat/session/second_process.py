@@ -18,7 +18,7 @@ from tensorprimat.core import processes
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.failures import KILLED_FOR_MEMORY, LOST
 from tensorprimat.core.processes import usable_cores
-from tensorprimat.machine import oom_kills
+from tensorprimat.machine import host_memory
 
 MOST_WORKERS = 16  # number of processes; more would only wait for the disk
 
@@ -76,7 +76,7 @@ def in_processes(
     if workers < 2:
         yield from map(read, items)
         return
-    kills = oom_kills.KillWatch()
+    kills = host_memory.KillWatch()
     # Fresh processes: a fork could copy a lock that a thread of numpy or of the progress bar holds at that moment.
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, fresh, initializer=_begin_reading, initargs=(os.getpid(),)) as pool:

@@ -14,6 +14,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 import warnings
@@ -25,18 +26,23 @@ import psutil
 
 from tensorprimat.core import settings
 from tensorprimat.core.configured import ConfiguredModel, model_of
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.models import Preset
 from tensorprimat.core.processes import usable_cores
+from tensorprimat.core.quantities import stated_seconds
 from tensorprimat.core.result import Startup
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.training_memory import is_sharded, strategy_of, uses_autocast
-from tensorprimat.engines import failures, profiling, rendezvous
+from tensorprimat.engines import failures, profiling
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.registry import ENGINES, check_model_parallel
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect_platform, multiply_float32_in
+
+_PATIENCE_SECONDS = 300.0  # rank 0 has to import the same packages first, maybe from a slower disk
+ANSWER_SECONDS = 5.0  # time limit of one connection attempt
+_REMEDY = "set MASTER_ADDR to an address of the first node that every node can reach, and MASTER_PORT to a free port"
 
 PRINTED_LINES = 10  # least number of step lines that a benchmark of 10 or more steps prints
 
@@ -159,7 +165,7 @@ def train(spec: RunSpec, result_file: Path, *, waits: bool = False) -> None:
     callback = callback_of(spec, module, result_file)
     trainer = trainer_of(spec, [callback, *_profilers(spec)])
     if _is_srun_task(spec) and "TORCHELASTIC_RUN_ID" not in os.environ and trainer.world_size > 1:
-        rendezvous.check_srun()
+        check_srun()
     callback.startup = Startup(imports_seconds=imported, device_seconds=time.perf_counter() - began)
     _fit(trainer, module, spec)
 
@@ -316,3 +322,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def check_srun() -> None:
+    """Raise RunError where the host that Lightning reads from Slurm's list has no address or does not answer."""
+    from lightning.fabric.plugins.environments import SLURMEnvironment
+
+    place = SLURMEnvironment()
+    host, port = place.main_address, place.main_port
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError as error:
+        raise RunError(
+            f"srun: the host of rank 0, {host}, has no address here ({error.strerror}); {_REMEDY}"
+        ) from error
+    if place.global_rank() > 0:
+        wait_for(host, port, patience_seconds=_PATIENCE_SECONDS)
+
+
+def wait_for(host: str, port: int, *, patience_seconds: float) -> None:
+    """Wait until the port accepts connections. Raises RunError after the time limit."""
+    until = time.monotonic() + patience_seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=ANSWER_SECONDS).close()
+        except OSError as error:
+            if time.monotonic() > until:
+                raise RunError(
+                    f"srun: rank 0 did not answer at {host}:{port} in {stated_seconds(patience_seconds)} ({error}); "
+                    f"{_REMEDY}"
+                ) from error
+            time.sleep(0.5)
+        else:
+            return

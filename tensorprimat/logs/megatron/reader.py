@@ -3,6 +3,11 @@
 One line per log interval, e.g. ` iteration 5/100 | … elapsed time per iteration (ms): 15800.0 | …`. Where Primus prints
 two values (`2701.3/2712.7`, `615.5 (avg 611.0)`) the first is the interval's own, the second a running mean, which is
 never read. `rows` reads the lines, `order` finds restarts and interruptions, `config` reads all other lines.
+
+Conversion of iteration lines of `name=value` pairs, which the Megatron-DeepSpeed of Argonne's computing facility
+prints since 2024 (`training_log.py`), to the spelling of all other descendants of Megatron-LM:
+` iteration=  5/ 100 | … elapsed_time_per_iteration_ms=3415.3 | …` → ` iteration 5/ 100 | … elapsed time per iteration
+(ms): 3415.3 | …`. Lines keep their number.
 """
 
 from __future__ import annotations
@@ -26,7 +31,6 @@ from tensorprimat.logs import changes, files, parallel
 from tensorprimat.logs.fields import LARGEST_STEP, iso
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import bridge as megatron_bridge
-from tensorprimat.logs.megatron import keyed
 from tensorprimat.logs.megatron.config import Facts
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.megatron.order import (
@@ -38,6 +42,17 @@ from tensorprimat.logs.megatron.order import (
 )
 from tensorprimat.logs.megatron.rows import Excerpt, RowTable
 from tensorprimat.logs.text import Log, without_controls
+
+KEYED_NEEDLE = "elapsed_time_per_iteration_ms="
+"""Text in every such line."""
+ROW = re.compile(rf"\biteration=\s{{0,20}}\d{{1,20}}/\s{{0,20}}\d{{1,20}}\s\|[^\n]{{0,2000}}?\b{KEYED_NEEDLE}")
+_LINE = re.compile(ROW.pattern.encode() + rb"[^\n]*")
+_PAIR = re.compile(rb"(?:(?<=\| )|\b(?=iteration=))([A-Za-z][A-Za-z_ ]{0,60})=\s{0,20}")
+_OTHERWISE = {
+    b"iteration": b"iteration ",
+    b"elapsed_time_per_iteration_ms": b"elapsed time per iteration (ms): ",
+    b"tokens_per_gpu_per_second_tgs": b"tokens per gpu per second (tgs): ",
+}
 
 FACTS_BYTES = 64 * 2**20  # the configuration precedes the first iteration, within this much text if at all
 FACTS_AFTER_BYTES = 2**18  # allocator sizes follow the first iterations
@@ -52,7 +67,7 @@ _CONTENT = ("seconds", "loss", "learning_rate", "gradient_norm")
 def detect(log: Log) -> int:
     lines = [text for _, text in log.head()]
     rows = sum("elapsed time per iteration" in text and _ROW.search(text) is not None for text in lines)
-    rows = rows or sum(keyed.KEYED_NEEDLE in text and keyed.ROW.search(text) is not None for text in lines)
+    rows = rows or sum(KEYED_NEEDLE in text and ROW.search(text) is not None for text in lines)
     return rows or sum(
         "GPU utilization: " in text and megatron_bridge.LINE.search(text.encode()) is not None for text in lines
     )
@@ -65,7 +80,7 @@ def _first_rows(blocks: Iterable[bytes], *needles: bytes) -> bytes | None:
 
 
 def read(log: Log) -> Reading:
-    keys, bridges = keyed.KEYED_NEEDLE.encode(), megatron_bridge.BRIDGE_NEEDLE
+    keys, bridges = KEYED_NEEDLE.encode(), megatron_bridge.BRIDGE_NEEDLE
     is_keyed = _first_rows((block for _, block in log.numbered_blocks()), keys, NEEDLE, bridges) == keys
     facts, scan, seen_bytes = Facts(), _Scan(log_bytes=log.size_bytes), 0
     stretches = [] if log.parts else parallel.stretches(log, first_bytes=FACTS_BYTES)
@@ -76,7 +91,7 @@ def read(log: Log) -> Reading:
     scanned = partial(_scanned, log.path, step_times=step_times, is_keyed=is_keyed)
     with parallel.outcomes(scanned, stretches[1:]) as others:
         for block in _blocks(log, stretches, scan):
-            block = keyed.respelled(block) if is_keyed else block
+            block = respelled(block) if is_keyed else block
             if seen_bytes < FACTS_BYTES and scan.table.is_empty:
                 first_row = block.find(NEEDLE)
                 facts.add(block if first_row < 0 else block[: first_row + FACTS_AFTER_BYTES])
@@ -137,7 +152,7 @@ class _Scanned(NamedTuple):
 def _scanned(path: Path, stretch: parallel.Stretch, *, step_times: bool, is_keyed: bool) -> _Scanned:
     scan = _Scan(step_times=step_times)
     for block in files.blocks_between(path, *stretch):
-        scan.add(keyed.respelled(block) if is_keyed else block)
+        scan.add(respelled(block) if is_keyed else block)
     return _Scanned(scan.table.excerpt(), scan.step_times, scan.events)
 
 
@@ -323,3 +338,12 @@ def _gpu_info(fields: dict[str, FloatArray], facts: Facts) -> dict[str, Any]:
     if np.isfinite(total).any():
         info["total_memory_gb"] = float(total[np.isfinite(total)][-1]) / GB
     return info
+
+
+def respelled(block: bytes) -> bytes:
+    """Return a block of lines with its iteration lines in the usual spelling."""
+    return _LINE.sub(lambda line: _PAIR.sub(_respelled_name, line[0]), block)
+
+
+def _respelled_name(pair: re.Match[bytes]) -> bytes:
+    return _OTHERWISE.get(pair[1], pair[1].replace(b"_", b" ") + b": ")

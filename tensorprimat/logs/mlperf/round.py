@@ -2,27 +2,49 @@
 
 `find_round_entries` lists the entries of a folder, `read_entry` turns one system's runs of one benchmark into an entry
 of the library. A fact that cannot be read becomes a note of its entry; nothing is filled in for it.
+
+Marks of an MLPerf result file: time to train, training and evaluation time, and samples, without the step rows.
+
+Whole rounds are read this way, because only lines whose key is one of KEYS are parsed; `logs/mlperf/reader.py` reads
+all of one file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tensorprimat.core import catalogue, mlperf_rules, regular, settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.core.quantities import counted
 from tensorprimat.logs.fields import number_in
-from tensorprimat.logs.files import with_numbers
-from tensorprimat.logs.mlperf import marks as mlperf_marks
-from tensorprimat.logs.mlperf.events import configuration_of
+from tensorprimat.logs.files import MAX_LINE_BYTES, with_numbers
+from tensorprimat.logs.mlperf.events import (
+    CONFIGURATION_KEYS,
+    LINEAR_PRECISION,
+    MARK,
+    Event,
+    collect,
+    configuration_of,
+    events_in,
+)
+from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, fact, json_object
+
+_MARKS = ("run_start", "block_start", *COUNTING)
+_SETTINGS = (*CONFIGURATION_KEYS, *LINEAR_PRECISION, "submission_benchmark", "submission_division")
+_KEYS = (*_MARKS, *_SETTINGS)
+SHORTEST_IN_BLOCKS = 0.5  # share of the time outside evaluation; with less inside blocks, marks of blocks are missing
+_EVENT = re.compile(MARK.encode() + rb'.*"key"\s*:\s*"(?:' + "|".join(_KEYS).encode() + rb')"')
+Pairs = Sequence[tuple[float, float | None]]
+"""(start, stop) of blocks or evaluations."""
 
 MOST_FACTS = 24  # of the software of a system
 PARALLELISM = {name: (settings.BY_NAME[name].symbol or "").lower() for name in settings.PARALLEL_SIZES}
@@ -126,7 +148,7 @@ def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], li
     for path in pair.files:
         name = path.relative_to(pair.root).as_posix()
         try:
-            run, marks = mlperf_marks.read_marks(path, name)
+            run, marks = read_marks(path, name)
         except (InputError, OSError) as error:
             reason = error.what if isinstance(error, InputError) else error.strerror
             notes.append(f"{path.name}: {reason}; it counts as a failed run")
@@ -187,3 +209,96 @@ def _software(stack: object) -> dict[str, str]:
         return {}
     found = {str(name)[:LONGEST_FACT]: text for name, value in stack.items() if (text := fact(value))}
     return dict(list(found.items())[:MOST_FACTS])
+
+
+@dataclass(kw_only=True)
+class Marks:
+    """Facts of one result file in addition to its first run."""
+
+    settings: dict[str, Any]
+    torn: int
+    """Number of truncated events."""
+    more_runs: bool
+    """True if another run starts after the first one stopped."""
+
+
+def read_marks(path: Path, name: str) -> tuple[LibraryRun, Marks]:
+    """Return the first run of a result file, called `name`, with the other facts of the file. Raises InputError."""
+    hashed, torn = hashlib.sha256(), list[int]()
+    with regular.open_regular(path) as file:
+        content = collect(_events(file, hashed, torn))
+    marks = Marks(settings=content.settings, torn=len(torn), more_runs=len(content.runs) > 1)
+    return _run(content.runs[0], marks.settings, name, hashed.hexdigest()), marks
+
+
+def _events(file: IO[bytes], hashed: Any, torn: list[int]) -> Iterator[Event]:
+    while line := file.readline(MAX_LINE_BYTES):
+        hashed.update(line)
+        if _EVENT.search(line):
+            yield from events_in(line.decode("utf-8", "replace"), 0, torn)
+
+
+def _run(run: MlperfEvents, settings: dict[str, Any], name: str, sha256: str) -> LibraryRun:
+    status, seconds = _status(run)
+    if seconds is None:
+        return LibraryRun(file=name, sha256=sha256, status=status)
+    evaluated = _closed(_within(run, run.evaluations), run)
+    return LibraryRun(
+        file=name,
+        sha256=sha256,
+        status=status,
+        seconds=round(seconds, 3),
+        training_seconds=_training(run, seconds, evaluated),
+        evaluation_seconds=None if evaluated is None else round(evaluated, 3),
+        samples=next(filter(None, (_samples(run.counts.get(key, {}), settings) for key in COUNTING)), None),
+    )
+
+
+def _samples(counts: dict[str, float], settings: dict[str, Any]) -> float | None:
+    """Return the samples that a mark counts; gpt3 logs tokens as epoch_num."""
+    count, tokens = counts.get("samples_count"), counts.get("epoch_num")
+    length = number_in(settings.get("max_sequence_length"))
+    if count is None and tokens and length and settings.get("submission_benchmark") == "gpt3":
+        count = tokens / length
+    return count if count and count > 0 else None
+
+
+def _status(run: MlperfEvents) -> tuple[str, float | None]:
+    """Return the status and the time to train, which only a run with both marks in order has."""
+    if run.started is None:
+        return "no run_start", None
+    if run.stopped is None:
+        return "no run_stop", None
+    if run.stopped <= run.started:
+        return "run_stop is not after run_start", None
+    return run.status or "run_stop without a status", run.stopped - run.started
+
+
+def _within(run: MlperfEvents, pairs: Pairs) -> Pairs:
+    """Return the pairs that begin between run_start and run_stop."""
+    return [pair for pair in pairs if (run.started or 0.0) <= pair[0] < (run.stopped or 0.0)]
+
+
+def _closed(pairs: Pairs, run: MlperfEvents) -> float | None:
+    """Return the seconds inside the pairs, or None without pairs, or where one is open or out of order."""
+    stopped, total = run.stopped or 0.0, 0.0
+    for begin, end in pairs:
+        if end is None or not begin <= end <= stopped:
+            return None
+        total += end - begin
+    return total if pairs else None
+
+
+def _training(run: MlperfEvents, seconds: float, evaluated: float | None) -> float | None:
+    """Return the seconds of training: inside blocks where all are closed, else all but evaluation.
+
+    None where neither is known: evaluation would count as training.
+    """
+    outside = None if evaluated is None else seconds - evaluated
+    blocks = _within(run, [(block.started, block.stopped) for block in run.blocks])
+    in_blocks = _closed(blocks, run)
+    if in_blocks is not None:
+        in_blocks -= sum(run.evaluated_seconds(start, stop) for start, stop in blocks if stop is not None)
+        if in_blocks > SHORTEST_IN_BLOCKS * (seconds if outside is None else outside):
+            return round(in_blocks, 3)
+    return None if outside is None or outside <= 0 else round(outside, 3)
