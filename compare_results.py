@@ -52,9 +52,9 @@ def create_comparison_plot(
     from pathlib import Path
 
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.errors import UsageError
     from tensorprimat.reports.plots import comparison as comparison_plot
+    from tensorprimat.system.atomic import write_atomically
 
     path = Path(output_file)
     form = path.suffix.lstrip(".").lower() or "png"
@@ -71,8 +71,8 @@ def generate_comparison_report(
     from pathlib import Path
 
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports import markdown
+    from tensorprimat.system.atomic import write_atomically
 
     path = Path(output_file)
     write_atomically(path, markdown.render(compare(results, by=by)))

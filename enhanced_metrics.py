@@ -60,12 +60,12 @@ def calculate_flops_per_token(
 
     Raises UsageError for an unknown model, preset or convention, and for a sequence length below 1.
     """
-    from tensorprimat.core import flops, models
     from tensorprimat.core.errors import UsageError
+    from tensorprimat.models import flops, presets
 
     if sequence_length < 1:
         raise UsageError(f"sequence length of {sequence_length}: must be at least 1")
-    return flops.per_token(models.find_preset(model, preset).shape, sequence_length, convention)
+    return flops.per_token(presets.find_preset(model, preset).shape, sequence_length, convention)
 
 
 def get_gpu_specs(device_name: str) -> Gpu | None:

@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
-from tensorprimat.core.processes import usable_cores
+from tensorprimat.system.processes import usable_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDLE = "elapsed time per iteration"
@@ -103,7 +103,7 @@ def extract(path: Path, folder: Path) -> tuple[float, float]:
 
 WITHOUT_HASH = """
 import runpy, sys
-from tensorprimat.core import digest
+from tensorprimat.system import digest
 digest.Digest = lambda path: type("Unhashed", (), {"done": lambda self: ("0" * 64, path.stat().st_size)})()
 sys.argv = ["extract_primus_metrics.py", *sys.argv[1:]]
 runpy.run_path("extract_primus_metrics.py", run_name="__main__")

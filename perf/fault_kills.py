@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "perf")]
 
-from tensorprimat.core import processes  # noqa: E402
+from tensorprimat.system import processes  # noqa: E402
 
 HISTORY = "history"
 PATIENCE_SECONDS = 10.0

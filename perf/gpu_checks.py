@@ -42,8 +42,8 @@ def can_compile() -> bool:
 
 
 def workload(precision: str, **changes: object) -> object:
-    from tensorprimat.micro import grid
-    from tensorprimat.micro.workload import Workload
+    from tensorprimat.measure import grid
+    from tensorprimat.measure.workload import Workload
 
     sizes = {"context_length": "16", "batch_size": "2", "pass_name": "train", "shapes": ("tiny=64/128/2/4",)}
     if on_gpu():
@@ -289,9 +289,9 @@ def update() -> str:
     """
     import torch
 
-    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch.model import LanguageModel
     from tensorprimat.engines.torch.optimizer import adamw
+    from tensorprimat.models.presets import find_preset
 
     large = on_gpu() and torch.cuda.get_device_properties(0).total_memory > 75e9
     with torch.device("cuda" if on_gpu() else "cpu"):
@@ -346,8 +346,8 @@ def loss() -> str:
     """Return the time of head and loss with compiled chunks, as a share of that with separate kernels."""
     import torch
 
-    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
+    from tensorprimat.models.presets import find_preset
 
     if not can_compile():
         raise NotHereError("torch.compile needs a C++ compiler on a CPU")
@@ -382,8 +382,8 @@ def flash() -> str:
     """Check that SDPA chooses a flash kernel (cuDNN's too) on a GPU, and compare FlexAttention with a dense mask."""
     import torch
 
-    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch import attention as torch_attention
+    from tensorprimat.models.presets import find_preset
 
     device = torch.device("cuda" if on_gpu() else "cpu")
     kernel = torch_attention.kernel(
@@ -424,8 +424,8 @@ def windowed(device: torch.device) -> str:
     """
     import torch
 
-    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch import attention as torch_attention
+    from tensorprimat.models.presets import find_preset
 
     if not torch_attention.uses_flex("cuda"):
         return "this torch has no FlexAttention, so windows have a dense mask"
@@ -473,9 +473,9 @@ def _losses(recipe: str | None) -> list[float]:
     """Return the losses of six steps of a tiny model; recipe: of its FP8 products, None for BF16."""
     import torch
 
-    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch import fp8, linear
     from tensorprimat.engines.torch.model import LanguageModel
+    from tensorprimat.models.presets import find_preset
 
     torch.manual_seed(0)
     network = LanguageModel(find_preset("llama", "tiny")).to(torch.bfloat16)

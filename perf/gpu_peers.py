@@ -20,8 +20,8 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from tensorprimat.core.models import find_preset
 from tensorprimat.core.units import GIB
+from tensorprimat.models.presets import find_preset
 
 LEARNING_RATE = "3e-5"  # as the torch engine
 

@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tensorprimat.core.models import find_preset  # noqa: E402
 from tensorprimat.core.spec import RunSpec  # noqa: E402
 from tensorprimat.engines import profiling  # noqa: E402
+from tensorprimat.models.presets import find_preset  # noqa: E402
 
 TRACES = {
     "bf16_a": ("bf16", "none"),

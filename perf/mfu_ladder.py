@@ -78,7 +78,7 @@ def _recomputes() -> bool:
 
 def _half_of_llama(folder: Path) -> Path:
     """Write the configuration of llama with half of its layers; return its path."""
-    from tensorprimat.core.models import find_preset
+    from tensorprimat.models.presets import find_preset
 
     llama = find_preset("llama")
     shape = llama.shape
@@ -126,7 +126,7 @@ def best_product(precision: str) -> float:
     """Return the best rate of a matrix product on one device, in FLOP/s, by the code of preflight."""
     import torch
 
-    from tensorprimat.micro import matmul
+    from tensorprimat.measure import matmul
 
     device = torch.device("cuda" if on_gpu() else "cpu")
     return max(matmul.matmul_rate(size, precision, device)[0] for size in ((4096, 8192) if on_gpu() else (256, 512)))
@@ -210,14 +210,14 @@ def plans() -> str:
 
     On a CPU, which has no such estimate, the plan of a share of the activations.
     """
-    from tensorprimat.core import training_memory
-    from tensorprimat.core.memory_estimate import CONTEXT_BYTES
     from tensorprimat.core.result import Result
     from tensorprimat.core.spec import RunSettings
     from tensorprimat.core.units import GB
     from tensorprimat.engines import prepare
     from tensorprimat.engines.registry import ENGINES
     from tensorprimat.machine.platform import detect_platform
+    from tensorprimat.models import training_memory
+    from tensorprimat.models.memory_estimate import CONTEXT_BYTES
 
     if not can_compile():
         raise NotHereError("torch.compile needs a C++ compiler on a CPU")
@@ -262,8 +262,8 @@ def _compiled_step(length: int, *, cuda_graphs: bool) -> Callable[[], torch.Tens
     """Return forward and backward of eight layers of llama, or of its tiny model on a CPU, compiled layer by layer."""
     import torch
 
-    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch.model import LanguageModel
+    from tensorprimat.models.presets import find_preset
 
     preset = find_preset("llama", "full" if on_gpu() else "tiny")
     torch.manual_seed(1)
@@ -329,8 +329,8 @@ def group() -> str:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    from tensorprimat.core.models import find_preset
     from tensorprimat.engines.torch.model import LanguageModel
+    from tensorprimat.models.presets import find_preset
 
     kind, backend = ("cuda", "nccl") if on_gpu() else ("cpu", "gloo")
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

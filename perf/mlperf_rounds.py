@@ -29,8 +29,8 @@ from tensorprimat import logs
 from tensorprimat.core import mlperf_rules
 from tensorprimat.core.audit_verdict import SUBTRACTED
 from tensorprimat.core.errors import TensorPrimatError
-from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.provenance import Audit
+from tensorprimat.system.processes import usable_cores
 
 BENCHMARKS = tuple(row.name for row in mlperf_rules.benchmarks())
 WITHIN = 0.01

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tensorprimat.core import processes
+from tensorprimat.system import processes
 
 POLL_SECONDS = 0.1
 PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"

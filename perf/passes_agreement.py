@@ -24,8 +24,8 @@ from torch.utils import benchmark
 from perf.turns import TURNS_TOGETHER, ratio_of
 from tensorprimat.core.micro_result import PASSES, CellSpec
 from tensorprimat.engines import clock as clocks
-from tensorprimat.micro import grid, passes
-from tensorprimat.micro.workload import Workload
+from tensorprimat.measure import grid, passes
+from tensorprimat.measure.workload import Workload
 
 LARGEST_DISAGREEMENT = 0.02
 

@@ -49,11 +49,11 @@ import numpy as np  # noqa: E402
 from perf import gpu_peers  # noqa: E402
 from perf.turns import ratio_of_runs  # noqa: E402
 from tensorprimat import logs  # noqa: E402
-from tensorprimat.core import atomic, processes  # noqa: E402
 from tensorprimat.core.errors import TensorPrimatError, UsageError  # noqa: E402
 from tensorprimat.core.units import GIGA, MEGA  # noqa: E402
 from tensorprimat.machine import telemetry  # noqa: E402
 from tensorprimat.machine.device import Device  # noqa: E402
+from tensorprimat.system import atomic, processes  # noqa: E402
 
 ALL = "engine,torchtitan:full,torchtitan:selective-op,torchtitan:memory_budget=0.35,torchtitan:none,loop"
 NEEDED_BY_TORCHTITAN = ("torchtitan", "datasets", "torchdata", "tyro")

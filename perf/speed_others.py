@@ -39,7 +39,6 @@ from torch.nn import functional
 
 from perf.turns import TURNS_TOGETHER, ratio_of
 from tensorprimat.core.micro_result import CellSpec
-from tensorprimat.core.models import Preset, parameters
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.callback import BenchmarkCallback
@@ -47,7 +46,8 @@ from tensorprimat.engines.torch import data as torch_data
 from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch import module as torch_module
-from tensorprimat.micro.workload import Workload as PassWorkload
+from tensorprimat.measure.workload import Workload as PassWorkload
+from tensorprimat.models.presets import Preset, parameters
 
 LEAST_RATIO = 0.98
 WARM_UP = 3  # turns, compilation included

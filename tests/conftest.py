@@ -15,10 +15,10 @@ import pytest
 import warm_server
 
 from tensorprimat import logs
-from tensorprimat.core import regular
 from tensorprimat.core.result import Result
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import noise
+from tensorprimat.system import regular
 
 sys.dont_write_bytecode = False  # hundreds of processes import the package: each module is compiled once
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import models
 from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import GpuInfo, MemoryMetrics, Model, PerformanceMetrics, Result, Run, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.models import presets
 
 MACHINES: dict[str, dict[str, Any]] = {
     "h100": {
@@ -63,7 +63,7 @@ def result(
     **config: Any,
 ) -> Result:
     """Return a whole result: `runs` repetitions of `steps` measured steps that take about `seconds` each."""
-    facts, shape = MACHINES[machine], models.find_preset(model, preset)
+    facts, shape = MACHINES[machine], presets.find_preset(model, preset)
     random = np.random.default_rng(seed)
     length = warmup + steps
     columns: dict[str, list[np.ndarray]] = {"index": [], "seconds": [], "run": [], "loss": []}
@@ -97,7 +97,7 @@ def result(
             source="primus log" if log else f"{facts['engine']} engine",
             timestamp="2025-11-03T14:12:09+00:00",
             gpu_info=GpuInfo(**gpu),
-            model=Model(name=model, preset=preset, shape=shape.shape, parameters=models.parameters(shape.shape)),
+            model=Model(name=model, preset=preset, shape=shape.shape, parameters=presets.parameters(shape.shape)),
             training_config=TrainingConfig(**{**defaults, **facts["config"], **config}),
             performance_metrics=PerformanceMetrics(),
             host_memory_peak_gb=1.31 if machine == "cpu" else None,

@@ -13,7 +13,7 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import advice
+from tensorprimat.measure import advice
 
 
 def advised(**changed):

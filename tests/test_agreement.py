@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tensorprimat import logs
-from tensorprimat.core import agreement, flops, models
+from tensorprimat.core import agreement
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.models import flops, presets
 
 LENGTH, MICRO, SECONDS, STEPS = 4096, 4, 21.0, 40
 
@@ -65,7 +66,7 @@ def test_the_final_rate_of_the_trainer_counts_one_process(shared: Path, name: st
 def means(*, gpus: int | None = None, length: int | None = 2048, samples: float = 16.0, **reported: float) -> Result:
     """Return a result of means of a whole run, with the rates that a log prints."""
     figures = PerformanceMetrics(samples_per_second=samples, basis="reported_means", reported=Reported(**reported))
-    shape = models.find_preset("llama").shape
+    shape = presets.find_preset("llama").shape
     read = Result(
         platform="nvd",
         gpu_info=GpuInfo(device_name="H100 SXM"),
@@ -102,7 +103,7 @@ def test_of_means_that_contradict_one_another_the_one_that_others_support_holds(
 
 
 def test_tflops_choose_between_readings_that_a_known_factor_separates_and_remove_nothing_else() -> None:
-    of_one = flops.per_token(models.find_preset("llama").shape, 2048) * 4096 / 1e12
+    of_one = flops.per_token(presets.find_preset("llama").shape, 2048) * 4096 / 1e12
     rates = {"tokens_per_second": 4096.0, "tokens_per_second_per_gpu": 4096.0, "gpus": 8, "samples": 3.0}
     assert means(**rates, tflops_per_gpu=of_one).performance_metrics.tokens_per_second == 32768
     off = means(tokens_per_second=32768.0, gpus=8, tflops_per_gpu=3 * of_one)

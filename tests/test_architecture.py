@@ -18,19 +18,22 @@ from tensorprimat.engines.registry import ENGINES
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tensorprimat"
 
+BASE = {"core", "models", "system"}
 MAY_IMPORT = {
-    "core": set(),
-    "logs": {"core"},
-    "machine": {"core"},
-    "analysis": {"core"},
-    "engines": {"core", "logs", "machine"},
-    "micro": {"core", "machine", "engines"},
-    "reports": {"core", "analysis"},
-    "session": {"core", "logs", "machine", "engines", "micro", "analysis"},
-    "cli": {"core", "logs", "machine", "engines", "micro", "analysis", "reports", "session"},
+    "core": BASE,
+    "models": BASE,
+    "system": {"core"},
+    "logs": BASE,
+    "machine": BASE,
+    "analysis": BASE,
+    "engines": BASE | {"logs", "machine"},
+    "measure": BASE | {"machine", "engines"},
+    "reports": BASE | {"analysis"},
+    "session": BASE | {"logs", "machine", "engines", "measure", "analysis"},
+    "cli": BASE | {"logs", "machine", "engines", "measure", "analysis", "reports", "session"},
 }
 TRAINING_STACK = {"torch", "lightning", "pytorch_lightning", "nemo", "nemo_run", "pynvml", "amdsmi", "transformers"}
-TRAINING_ROOMS = {"machine", "engines", "micro"}
+TRAINING_ROOMS = {"machine", "engines", "measure"}
 
 
 MODULE_NAME = re.compile(r"tensorprimat(?:\.\w+)+")
@@ -95,9 +98,9 @@ def refused(room, module):
 @pytest.mark.parametrize(
     "planted",
     [
-        "from tensorprimat.micro import preflight_rank", 'import_module("tensorprimat.micro.preflight_rank")',
-        'SPECS = {"tensorprimat.micro.preflight_rank": None}', 'Row(module="tensorprimat.micro.preflight_rank")',
-        'import_module(f"tensorprimat.micro.{name}")', "if late:\n    import tensorprimat.micro",
+        "from tensorprimat.measure import preflight_rank", 'import_module("tensorprimat.measure.preflight_rank")',
+        'SPECS = {"tensorprimat.measure.preflight_rank": None}', 'Row(module="tensorprimat.measure.preflight_rank")',
+        'import_module(f"tensorprimat.measure.{name}")', "if late:\n    import tensorprimat.measure",
     ],
 )  # fmt: skip
 def test_an_import_upwards_is_found_in_every_form(planted):
@@ -107,7 +110,7 @@ def test_an_import_upwards_is_found_in_every_form(planted):
 
 def test_a_module_in_a_sentence_or_a_path_is_no_import():
     sentences = (
-        """prog = "python -m tensorprimat.micro.preflight_rank"; path = "tensorprimat/micro"; name = 'tensorprimat'"""
+        """prog = "python -m tensorprimat.measure.preflight_rank"; path = "tensorprimat/logs"; name = 'tensorprimat'"""
     )
     assert not [module for module in imports_in(sentences) if refused("engines", module)]
 
@@ -187,7 +190,7 @@ class Refuse:
             raise ImportError('not on this laptop: ' + name)
 sys.meta_path.insert(0, Refuse())
 import importlib, pkgutil, tensorprimat
-for room in ('core', 'logs', 'analysis', 'reports', 'session', 'cli'):
+for room in ('core', 'models', 'system', 'logs', 'analysis', 'reports', 'session', 'cli'):
     package = importlib.import_module('tensorprimat.' + room)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
         importlib.import_module(module.name)
@@ -435,11 +438,11 @@ INTERFACES = {
     "configure": ("take settings, model and devices of a reading from texts by name", "logs.*"),
     "detect": ("count the rows of one format at the beginning of a log", "logs.*"),
     "devices": ("return every GPU that a vendor's library lists", "machine.*"),
-    "estimate": ("return the memory of one device for a spec", "core.training_memory engines.primus.memory"),
+    "estimate": ("return the memory of one device for a spec", "models.training_memory engines.primus.memory"),
     "load": ("read the record of a file that this package wrote", "core.*"),
-    "main": ("run a module as a program; returns the exit code", "cli core.guard engines.* micro.*"),
+    "main": ("run a module as a program; returns the exit code", "cli system.guard engines.* measure.*"),
     "read": ("read a log: of any format in the package, of one format in a reader", "logs logs.*"),
-    "recomputed_share": ("return the share of layers that run again in backward", "core.training_memory engines.*"),
+    "recomputed_share": ("return the share of layers that run again in backward", "models.training_memory engines.*"),
     "render": ("return a comparison as a whole document", "reports.*"),
     "render_csv": ("return records of one kind as CSV", "reports.*"),
     "save": ("write a record into its folder, whole or not at all", "core.*"),

@@ -11,7 +11,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.result import Result
-from tensorprimat.core.stated import UserFacts
+from tensorprimat.core.user_facts import UserFacts
 
 TOKENS, STEP, OTHER_WORK = 262144, 2.0, 8.0
 

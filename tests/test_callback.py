@@ -301,14 +301,14 @@ def test_a_model_without_a_name_gets_a_time_stamp(tmp_path):
 
 
 def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
-    from tensorprimat.core import models
     from tensorprimat.engines.torch.model import LanguageModel
+    from tensorprimat.models import presets
 
     class Wrapped(Small):
         def __init__(self):
             super().__init__()
             del self.embedding
-            self.language_model = LanguageModel(models.find_preset("qwen", "tiny"))
+            self.language_model = LanguageModel(presets.find_preset("qwen", "tiny"))
 
         def training_step(self, batch, batch_idx):
             return self.language_model(batch)
@@ -316,16 +316,16 @@ def test_name_shape_and_count_come_from_a_model_of_transformers(tmp_path):
     unnamed = BenchmarkCallback(output_dir=str(tmp_path), print_every=0)
     found = fit(unnamed, Wrapped(), max_steps=2).model
     assert found.name == "qwen"
-    assert found.shape == models.find_preset("qwen", "tiny").shape
-    assert found.parameters == models.parameters(found.shape)
+    assert found.shape == presets.find_preset("qwen", "tiny").shape
+    assert found.parameters == presets.parameters(found.shape)
 
 
 def test_a_modified_model_gets_no_shape_but_a_warning():
-    from tensorprimat.core import models
     from tensorprimat.engines import introspect
     from tensorprimat.engines.torch.model import LanguageModel
+    from tensorprimat.models import presets
 
-    changed = LanguageModel(models.find_preset("llama", "tiny"))
+    changed = LanguageModel(presets.find_preset("llama", "tiny"))
     changed.adapter = torch.nn.Linear(3, 3)
     found, warnings = introspect.describe_model(changed, sharded=False)
     assert found.shape is None

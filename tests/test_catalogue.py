@@ -7,9 +7,10 @@ import re
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, configurations, data_rows, flops, mlperf_rules, models, names, shapes
+from tensorprimat.core import catalogue, data_rows, methodologies, mlperf_rules, names
 from tensorprimat.core.catalogue import find_gpu
 from tensorprimat.core.errors import InputError
+from tensorprimat.models import flops, presets, shapes
 
 DRIVER_NAMES = {
     "NVIDIA H100 80GB HBM3": "H100 SXM",
@@ -244,7 +245,7 @@ def test_prices_are_for_gpus_of_the_catalogue():
 
 
 def test_the_batch_of_every_configuration_divides_over_eight_gpus():
-    for row in configurations.methodologies():
+    for row in methodologies.methodologies():
         parallel = row.tensor_model_parallel_size * row.pipeline_model_parallel_size * row.context_parallel_size
         assert 8 % parallel == 0, row
         assert row.global_batch_size % (row.micro_batch_size * 8 // parallel) == 0, row
@@ -273,7 +274,7 @@ def test_the_batch_of_every_configuration_divides_over_eight_gpus():
     ],
 )
 def test_a_methodology_has_the_values_of_its_source(methodology, model, platform, gpu, precision, values):
-    row = configurations.find_configurations(methodology, model=model, platform=platform, gpu=gpu, precision=precision)[
+    row = methodologies.find_configurations(methodology, model=model, platform=platform, gpu=gpu, precision=precision)[
         0
     ]
     assert (
@@ -288,14 +289,14 @@ def test_a_methodology_has_the_values_of_its_source(methodology, model, platform
 
 def test_an_engine_has_its_own_row_where_its_vendor_tunes_it_otherwise():
     def context_parallel(engine):
-        rows = configurations.find_configurations("max", model="llama", platform="nvd", gpu="H100 SXM", engine=engine)
+        rows = methodologies.find_configurations("max", model="llama", platform="nvd", gpu="H100 SXM", engine=engine)
         return rows[0].context_parallel_size
 
     assert (context_parallel("nemo"), context_parallel("bridge")) == (2, 1)
 
 
 def test_a_methodology_without_a_row_gives_no_configuration():
-    find = configurations.find_configurations
+    find = methodologies.find_configurations
     assert not find("max", model="mistral", platform="amd", gpu="MI300X")
     assert not find("max", model="llama", platform="nvd", gpu="L40S")
     assert not find("classic", model="mistral", platform="nvd", gpu="H100 SXM")
@@ -313,7 +314,7 @@ def test_published_results_name_one_source_and_a_date():
 
 
 def test_published_tflops_count_by_the_convention_that_they_name():
-    shape = models.find_preset("llama").shape
+    shape = presets.find_preset("llama").shape
     for row in catalogue.published_tables():
         if row.tflops_per_gpu and row.flops_convention == "megatron":
             implied = row.tflops_per_gpu * 1e12 / row.tokens_per_second_per_gpu
@@ -388,7 +389,7 @@ def test_a_wrong_value_of_a_gpu_is_refused_with_its_place(monkeypatch, change, c
         ("models", catalogue.published_models, lambda d: d["model"][0].update(num_layers="many"), "num_layers: Input"),
         ("models", catalogue.published_models, lambda d: d["model"][0].update(parameters=None), "parameters: Input"),
         *(
-            ("methodologies", configurations.methodologies, change, complaint)
+            ("methodologies", methodologies.methodologies, change, complaint)
             for change, complaint in (
                 (
                     lambda d: d["configuration"][0].update(global_batch_size="128"),

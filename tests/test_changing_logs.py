@@ -10,9 +10,9 @@ from job_logs import Job
 from table_logs import ALL_JOBS
 
 from tensorprimat import logs
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, InternalError
 from tensorprimat.logs import assemble
+from tensorprimat.system import regular
 
 
 @pytest.fixture

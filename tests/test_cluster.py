@@ -20,7 +20,7 @@ from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch, registry
-from tensorprimat.engines.cluster import executors, slurm, submit, submitted
+from tensorprimat.engines.cluster import executors, slurm, submission, submit
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.cluster.job_log import Console, Tail
 from tensorprimat.engines.nemo import engine as nemo
@@ -365,4 +365,4 @@ def test_a_script_that_nemo_run_cannot_write_is_reported_in_one_line(monkeypatch
 def test_a_spec_file_is_read_as_the_work_that_it_describes():
     measured = PreflightSpec(platform="cpu", quick=True, num_gpus=1, num_nodes=2)
     for work in (spec(), spec(model="preflight"), measured):
-        assert submitted.SPEC.validate_json(work.model_dump_json()) == work
+        assert submission.SPEC.validate_json(work.model_dump_json()) == work

@@ -14,7 +14,7 @@ import pytest
 from tensorprimat.analysis import mlperf_choice
 from tensorprimat.cli import COMMANDS, completion, known_values, main
 from tensorprimat.core import catalogue, mlperf_library
-from tensorprimat.micro import grid
+from tensorprimat.measure import grid
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "commands.md").read_text()
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from architectures import completed
 
-from tensorprimat.core import config_shapes, models, shapes
 from tensorprimat.core.errors import UsageError
+from tensorprimat.models import huggingface, presets, shapes
 
 LLAMA = {
     "model_type": "llama",
@@ -29,8 +29,8 @@ def config_file(folder: Path, **changed) -> Path:
 
 def test_a_config_json_of_hugging_face_is_read_from_the_file_or_its_folder(tmp_path):
     path = config_file(tmp_path)
-    assert shapes.parse_shape(str(path)).shape == models.find_preset("llama").shape
-    assert shapes.parse_shape(str(tmp_path)).preset == models.find_preset("llama")
+    assert shapes.parse_shape(str(path)).shape == presets.find_preset("llama").shape
+    assert shapes.parse_shape(str(tmp_path)).preset == presets.find_preset("llama")
 
 
 def test_a_window_that_is_switched_off_is_not_a_window(tmp_path):
@@ -63,12 +63,12 @@ def test_a_config_json_of_gpt2_is_read_by_the_names_that_it_uses(tmp_path):
     path.write_text(json.dumps({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_inner": None}))
     shape = shapes.parse_shape(str(path)).shape
     assert (shape.ffn_hidden_size, shape.gated_mlp, shape.tied_embeddings) == (3072, False, True)
-    assert models.matrix_parameters(shape) == 12 * 12 * 768**2 + 50_257 * 768
+    assert presets.matrix_parameters(shape) == 12 * 12 * 768**2 + 50_257 * 768
 
 
 def refusal_of(config):
     try:
-        config_shapes.of_config(config)
+        huggingface.of_config(config)
     except UsageError as error:
         return str(error)
     return ""

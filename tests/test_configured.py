@@ -9,9 +9,8 @@ from architectures import completed, tiny
 
 from tensorprimat.analysis import metrics
 from tensorprimat.cli import main
-from tensorprimat.core import configured, models, store, training_memory
+from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.engines import introspect, prepare
@@ -21,6 +20,8 @@ from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import custom, presets, training_memory
+from tensorprimat.models.families import FAMILIES
 
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(), host="here")
 H100 = Machine(
@@ -80,11 +81,11 @@ def test_a_configured_model_trains_on_a_cpu_and_its_result_names_it(tmp_path, ki
     spec, result = run(tmp_path, kind)
     assert result.complete
     assert (result.model.name, result.model.preset) == (f"my-{kind}", "tiny")
-    assert result.model.parameters == configured.model_of(spec).parameters
+    assert result.model.parameters == custom.model_of(spec).parameters
     assert not [warning for warning in result.warnings if warning.startswith("model:")]
     losses = result.steps.column("loss")
     assert losses[-1] < losses[0]
-    model = configured.model_of(spec)
+    model = custom.model_of(spec)
     assert result.model.shape == model.shape is not None
     per_token = metrics.flops_per_token(result, "megatron")
     assert per_token.value == pytest.approx(model.decoder.flops_per_token([spec.sequence_length]), rel=1e-3)
@@ -95,7 +96,7 @@ def test_a_configured_model_trains_on_a_cpu_and_its_result_names_it(tmp_path, ki
 def test_a_model_that_no_shape_expresses_has_the_flops_of_its_layers(tmp_path):
     spec, result = run(tmp_path, "llama4_text")  # attention in chunks
     assert result.model.shape is None
-    flops = configured.model_of(spec).decoder.flops_per_token([spec.sequence_length])
+    flops = custom.model_of(spec).decoder.flops_per_token([spec.sequence_length])
     assert metrics.flops_per_token(result, "megatron").value == result.model.training_flops_per_token == round(flops)
     assert metrics.flops_per_token(result, "palm").value is None
 
@@ -108,7 +109,7 @@ def test_the_layers_of_a_live_model_have_the_shape_of_its_configuration(kind):
 
 
 def test_a_configuration_that_a_shape_expresses_has_that_shape(tmp_path):
-    shape = models.find_preset("llama").shape
+    shape = presets.find_preset("llama").shape
     entries = {
         "model_type": "llama", "vocab_size": shape.vocab_size, "hidden_size": 4096, "intermediate_size": 14336,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -118,7 +119,7 @@ def test_a_configuration_that_a_shape_expresses_has_that_shape(tmp_path):
     }  # fmt: skip
     name, config = torch_config.read_model_config(str(written(tmp_path, entries)))
     model = torch_config.model_of_config(name, config, "full")
-    assert (model.shape, model.parameters) == (shape, models.parameters(shape))
+    assert (model.shape, model.parameters) == (shape, presets.parameters(shape))
     assert torch_config.model_of_config(name, config, "tiny").shape.num_key_value_heads == 2
 
 
@@ -210,7 +211,7 @@ def test_a_file_named_like_a_built_in_model_is_not_taken_for_it(tmp_path):
 def test_a_mixture_that_one_gpu_cannot_hold_is_refused_before_it_is_built():
     config = completed("mixtral")
     spec = prepare.spec_of("mixtral", settings(config, preset="full"), engine=ENGINES["torch"], machine=H100)
-    assert training_memory.estimate(spec).weights == 2 * configured.model_of(spec).parameters > 90e9
+    assert training_memory.estimate(spec).weights == 2 * custom.model_of(spec).parameters > 90e9
     with pytest.raises(UsageError, match=r"needs about .* GB on each device"):
         prepare.check_memory(spec, H100)
 

@@ -5,9 +5,7 @@ import pytest
 import torch
 from architectures import completed
 
-from tensorprimat.core import configured, training_memory
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.engines import prepare
@@ -16,6 +14,8 @@ from tensorprimat.engines.torch import config as torch_config
 from tensorprimat.engines.torch import memory as torch_memory
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import custom, training_memory
+from tensorprimat.models.families import FAMILIES
 from tensorprimat.session import run_summary
 
 H200 = Machine(
@@ -35,7 +35,7 @@ def test_estimated_activations_of_every_architecture_equal_the_bytes_that_autogr
         kind, preset="tiny", compile=False, recompute="none", sequence_length=LENGTH, micro_batch_size=1, num_gpus=1,
         global_batch_size=1,
     )  # fmt: skip
-    model = configured.model_of(spec)
+    model = custom.model_of(spec)
     torch.set_default_dtype(torch.bfloat16)
     try:
         network = LanguageModel(model, sequence_length=LENGTH)
@@ -110,7 +110,7 @@ def test_a_share_gives_a_plan_that_the_layers_of_an_architecture_run_or_is_refus
     spec, losses = spec_of(kind, recompute="40%", **small), []
     for plan in ("none", spec.recompute):
         torch.manual_seed(1)
-        network = LanguageModel(configured.model_of(spec), sequence_length=LENGTH)
+        network = LanguageModel(custom.model_of(spec), sequence_length=LENGTH)
         if plan != "none":
             network.recompute_activations(plan)
         loss = network(torch.arange(LENGTH + 1)[None])

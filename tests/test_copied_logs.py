@@ -9,7 +9,7 @@ import pytest
 from job_logs import Job
 from table_logs import ALL_JOBS
 
-from tensorprimat.logs import copied
+from tensorprimat.logs import copies
 
 Lines = Sequence[str]
 
@@ -101,4 +101,4 @@ def test_progress_bars_whose_carriage_returns_were_shown_are_read(read_text: Any
     ids=["ranks", "few numbers", "table", "one space", "session", "two marks", "clock", "columns", "aligned"],
 )
 def test_lines_that_only_resemble_marks_keep_their_text(lines: list[str]) -> None:
-    assert copied.copying_in(text(lines).encode()) is None
+    assert copies.copying_in(text(lines).encode()) is None

@@ -12,9 +12,10 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.core import regular, store
+from tensorprimat.core import store
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import fields, line_widths
+from tensorprimat.system import regular
 
 MEGATRON = (
     " [2026-01-05 10:00:{0:02d}] iteration {0:8d}/      40 | consumed samples: {0:12d} | elapsed time per iteration "

@@ -7,9 +7,9 @@ import pytest
 import torch
 from architectures import completed, tiny
 
-from tensorprimat.core import decoders, flops, models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES
+from tensorprimat.models import decoders, flops, presets
+from tensorprimat.models.families import FAMILIES
 
 transformers = pytest.importorskip("transformers")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
@@ -207,7 +207,7 @@ def test_attention_of_a_layer_is_scores_and_sums_over_the_visible_pairs():
 
 @pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
 def test_a_built_in_model_costs_the_same_by_both_ways(name):
-    preset = models.find_preset(name)
+    preset = presets.find_preset(name)
     shape = preset.shape
     entries = {
         "vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size, "intermediate_size": shape.ffn_hidden_size,

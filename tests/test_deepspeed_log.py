@@ -127,7 +127,7 @@ def test_the_command_line_gives_model_and_sequence_length_with_a_warning(tmp_pat
     result = read(tmp_path, command, timer(10, 160.0), timer(20, 128.0))
     assert (result.model.name, result.training_config.sequence_length) == ("opt-1.3b", 512)
     assert result.training_config.global_batch_size == 8 * 2 * 8
-    assert any(warning.startswith("sequence_length: from --max_seq_len") for warning in result.warnings)
+    assert any(warning.startswith("sequence_length: from max_seq_len") for warning in result.warnings)
 
 
 def test_learning_rate_and_skipped_steps_come_from_the_schedulers_line(tmp_path):

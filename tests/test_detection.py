@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from tensorprimat import logs
-from tensorprimat.core import devices, digest
+from tensorprimat.core import devices
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
 from tensorprimat.logs import formats, model_names
+from tensorprimat.system import digest
 
 MEGATRON = (
     " iteration {0:8d}/     100 | elapsed time per iteration (ms): 250{0}.0 | lm loss: 2.5E+00 | loss scale: 1.0 |\n"

@@ -7,9 +7,10 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.core import digest, store
+from tensorprimat.core import store
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import assemble
+from tensorprimat.system import digest
 
 ROW = (
     "Training epoch 0, iteration {0}/99 | train_step_timing in s: 1.{0}0 | global_batch_size: 8 | consumed_samples: 8\n"

@@ -10,12 +10,13 @@ import plausible
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import models, store
+from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, PowerMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.models import presets
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,7 +40,7 @@ def saved(folder, platform, device, step_seconds, *, stamp, model="llama", prese
         platform=platform,
         gpu_info=GpuInfo(device_name=device, device_count=8),
         timestamp="2026-11-20T10:00:00",
-        model=Model(name=model, preset=preset, shape=models.find_preset(model, preset).shape),
+        model=Model(name=model, preset=preset, shape=presets.find_preset(model, preset).shape),
         training_config=TrainingConfig(**facts),
         performance_metrics=PerformanceMetrics(),
         power_metrics=PowerMetrics() if platform == "amd" else None,

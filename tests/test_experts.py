@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from tensorprimat.analysis.metrics import calculate_metrics
-from tensorprimat.core import data_rows, decoders, flops, models, shapes
+from tensorprimat.core import data_rows
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import ModelShape
 from tensorprimat.engines import introspect
+from tensorprimat.models import decoders, flops, presets, shapes
 
 GPT_OSS = {
     "model_type": "gpt_oss", "hidden_size": 2880, "vocab_size": 201088, "num_hidden_layers": 24,
@@ -57,8 +58,8 @@ def written(tmp_path, config):
 )
 def test_a_configuration_with_experts_has_the_parameters_that_its_publisher_counts(tmp_path, config, total, active):
     shape = written(tmp_path, config).shape
-    assert models.parameters(shape) == pytest.approx(total, rel=1e-3)
-    assert models.matrix_parameters(shape) == pytest.approx(active, rel=1e-3)
+    assert presets.parameters(shape) == pytest.approx(total, rel=1e-3)
+    assert presets.matrix_parameters(shape) == pytest.approx(active, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +76,8 @@ def test_a_configuration_with_experts_has_the_parameters_that_its_publisher_coun
 )
 def test_counts_that_a_publisher_rounds_to_a_tenth_of_a_billion_agree(tmp_path, config, total, active):
     shape = written(tmp_path, config).shape
-    assert models.parameters(shape) == pytest.approx(total, abs=0.05e9)
-    assert models.matrix_parameters(shape) == pytest.approx(active, abs=0.06e9)
+    assert presets.parameters(shape) == pytest.approx(total, abs=0.05e9)
+    assert presets.matrix_parameters(shape) == pytest.approx(active, abs=0.06e9)
 
 
 @pytest.mark.parametrize("config", [GPT_OSS, DEEPSEEK_V3], ids=["gpt-oss-20b", "DeepSeek-V3"])
@@ -156,7 +157,7 @@ def test_a_configuration_that_no_shape_expresses_is_refused(tmp_path, change):
 def test_a_file_with_experts_is_written_and_read_back_as_it_was(tmp_path):
     shape = written(tmp_path, DEEPSEEK_V3).shape
     assert ModelShape.model_validate_json(shape.model_dump_json()) == shape
-    dense = models.find_preset("llama").shape.model_dump()
+    dense = presets.find_preset("llama").shape.model_dump()
     assert not {"experts", "latent_attention", "windowed_layers"} & set(dense)
 
 
@@ -191,7 +192,7 @@ def dumped(arguments):
 def test_a_megatron_log_of_experts_has_an_mfu_of_active_experts(read_text):
     result = read_text(dumped(MIXTRAL) + ROWS, gpu="NVIDIA H100 80GB HBM3")
     shape = result.model.shape
-    assert models.matrix_parameters(shape) == pytest.approx(12.75e9, rel=1e-3)  # Mistral AI: 12.9 with the embedding
+    assert presets.matrix_parameters(shape) == pytest.approx(12.75e9, rel=1e-3)  # Mistral AI: 12.9 with the embedding
     mfu = calculate_metrics(result)["mfu"]
     tokens = 16 * 4096 / 2.0 / 8
     assert mfu.value == pytest.approx(tokens * flops.per_token(shape, 4096) / 989.4e12, rel=1e-3)
@@ -200,9 +201,9 @@ def test_a_megatron_log_of_experts_has_an_mfu_of_active_experts(read_text):
 @pytest.mark.parametrize("frequency", [[0] * 3 + [1] * 58, "([0]*3+[1]*58)"], ids=str)
 def test_a_megatron_log_with_latent_attention_and_dense_first_layers_is_deepseek_v3(read_text, frequency):
     result = read_text(dumped(DEEPSEEK | {"moe_layer_freq": frequency}) + ROWS)
-    assert models.matrix_parameters(result.model.shape) == pytest.approx(36.6e9, rel=1e-3)
+    assert presets.matrix_parameters(result.model.shape) == pytest.approx(36.6e9, rel=1e-3)
     with_later = read_text(dumped(DEEPSEEK | {"mtp_num_layers": 1}) + ROWS).model.shape
-    assert models.matrix_parameters(with_later) > models.matrix_parameters(result.model.shape) + 1.6e9
+    assert presets.matrix_parameters(with_later) > presets.matrix_parameters(result.model.shape) + 1.6e9
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_a_summary_of_megatron_bridge_names_its_experts_and_the_windows_of_every
     listed = "".join(f"  {name}: {value}  (Mcore default: None)\n" for name, value in numbers.items())
     summary = f"[model] Non-default values (vs Mcore TransformerConfig):\n{listed}[tokenizer]:\n  vocab_size: 201088\n"
     shape = read_text(summary + ROWS).model.shape
-    assert models.matrix_parameters(shape) == pytest.approx(3.61e9, rel=1e-3)
+    assert presets.matrix_parameters(shape) == pytest.approx(3.61e9, rel=1e-3)
     assert (shape.sliding_window, shape.windowed_layers) == (128, 12)
 
 
@@ -250,7 +251,7 @@ def test_defaults_of_latent_attention_that_megatron_bridge_leaves_out_are_known(
     }  # fmt: skip
     listed = "".join(f"  {name}: {value}  (Mcore default: None)\n" for name, value in numbers.items())
     summary = f"[model] Non-default values (vs Mcore MLATransformerConfig):\n{listed}  vocab_size: 129280\n"
-    assert models.matrix_parameters(read_text(summary + ROWS).model.shape) == pytest.approx(36.6e9, rel=1e-3)
+    assert presets.matrix_parameters(read_text(summary + ROWS).model.shape) == pytest.approx(36.6e9, rel=1e-3)
 
 
 def test_a_dense_model_of_megatron_deepspeed_has_one_expert_in_brackets(read_text):
@@ -272,4 +273,4 @@ def test_a_live_model_with_experts_is_never_counted_as_a_dense_one():
         assert found.shape is None
     mixed = SimpleNamespace(**GPT_OSS, to_dict=lambda: GPT_OSS)
     found, _ = introspect.describe_model(Holder(mixed), sharded=True)
-    assert models.matrix_parameters(found.shape) == pytest.approx(3.61e9, rel=1e-3)
+    assert presets.matrix_parameters(found.shape) == pytest.approx(3.61e9, rel=1e-3)

@@ -13,11 +13,11 @@ from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.metrics import calculate_metrics
 from tensorprimat.analysis.rates import NORMALISED_BY, TIME_TO_TRAIN
-from tensorprimat.core import flops, models
 from tensorprimat.core.identity import FIELDS, signature
 from tensorprimat.core.result import Model, ModelShape, Reported
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.core.store import Loaded
+from tensorprimat.models import flops, presets
 
 
 def changed(original, **config):
@@ -212,7 +212,7 @@ def test_another_problem_has_no_ratio_and_one_remedy(other, reason, remedy):
 
 
 def test_models_of_one_name_differ_by_their_shapes():
-    tiny = with_model(result("h100"), preset=None, shape=models.find_preset("llama", "tiny").shape)
+    tiny = with_model(result("h100"), preset=None, shape=presets.find_preset("llama", "tiny").shape)
     fairness = judge(tiny, with_model(result("mi300x"), preset=None, shape=None))
     assert "different model shapes" in fairness.sentence
     assert "different models" not in fairness.sentence

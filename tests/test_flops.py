@@ -4,8 +4,8 @@ import plausible
 import pytest
 from architectures import network_of
 
-from tensorprimat.core import flops, models
 from tensorprimat.core.errors import UsageError
+from tensorprimat.models import flops, presets
 from tensorprimat.reports.efficiency import SYMBOLS
 
 PINNED = {  # full causal attention; T = 2048, 8192
@@ -37,7 +37,7 @@ def without_window(shape):
 @pytest.mark.parametrize(("name", "counts"), PINNED.items(), ids=map("-".join, PINNED))
 def test_each_convention_gives_the_pinned_integers(name, counts):
     model, convention = name
-    shape = without_window(models.find_preset(model).shape)
+    shape = without_window(presets.find_preset(model).shape)
     assert tuple(flops.per_token(shape, length, convention) for length in (2048, 8192)) == counts
 
 
@@ -46,33 +46,33 @@ def test_every_convention_is_pinned():
 
 
 def test_the_default_convention_is_megatron():
-    shape = models.find_preset("llama").shape
+    shape = presets.find_preset("llama").shape
     assert flops.per_token(shape, 8192) == flops.per_token(shape, 8192, "megatron")
 
 
 @pytest.mark.parametrize(("tokens", "tflops"), [(14451, 744), (30624, 1576), (37556, 1933)])
 def test_megatron_bridges_published_rates_imply_the_megatron_convention(tokens, tflops):
-    counted = flops.per_token(models.find_preset("llama").shape, 8192, "megatron")
+    counted = flops.per_token(presets.find_preset("llama").shape, 8192, "megatron")
     assert tflops * 1e12 / tokens == pytest.approx(counted, rel=1e-3)
 
 
 def test_a_sliding_window_costs_only_the_pairs_that_it_lets_through():
-    shape = models.find_preset("mistral").shape
-    in_matrices = 6 * models.matrix_parameters(shape)
+    shape = presets.find_preset("mistral").shape
+    in_matrices = 6 * presets.matrix_parameters(shape)
     windowed = flops.per_token(shape, 8192) - in_matrices
     full = flops.per_token(without_window(shape), 8192) - in_matrices
     assert windowed == 0.75 * full  # T = 2·W: (2·W² − W²/2) of 2·W² pairs
 
 
 def test_a_window_as_long_as_the_sequence_changes_nothing():
-    shape = models.find_preset("mistral").shape
+    shape = presets.find_preset("mistral").shape
     for length in (2048, 4096):
         assert flops.per_token(shape, length) == flops.per_token(without_window(shape), length)
 
 
 @pytest.mark.parametrize("convention", sorted(set(flops.CONVENTIONS) - {"megatron"}))
 def test_conventions_that_charge_every_pair_ignore_a_window(convention):
-    shape = models.find_preset("mistral").shape
+    shape = presets.find_preset("mistral").shape
     assert flops.per_token(shape, 8192, convention) == flops.per_token(without_window(shape), 8192, convention)
 
 
@@ -80,7 +80,7 @@ def test_an_unknown_convention_lists_all():
     with pytest.raises(
         UsageError, match="no FLOPs convention 'chinchilla'; conventions: megatron, palm, 6n, torchtitan"
     ):
-        flops.per_token(models.find_preset("llama").shape, 8192, "chinchilla")
+        flops.per_token(presets.find_preset("llama").shape, 8192, "chinchilla")
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
@@ -91,7 +91,7 @@ def test_torchs_own_counter_agrees_by_construction(model):
     norms, biases, RoPE, softmax and loss: exactly `full_attention`. `megatron` charges half of the pairs, fewer within
     a window; `6n` and `palm` charge norms, biases and the input embedding as if they were matrix products.
     """
-    preset = models.find_preset(model, "tiny")
+    preset = presets.find_preset(model, "tiny")
     shape, length, batch = preset.shape, preset.sequence_length, 2
     network = network_of(preset, attn_implementation="eager", use_cache=False)
     assert counted(network, batch, length) == flops.per_token(shape, length, "full_attention")
@@ -123,7 +123,7 @@ def test_frozen_weights_with_adapters_cost_what_torchs_counter_says():
         def forward(self, hidden):
             return self.frozen(hidden) + self.up(self.down(hidden))
 
-    network = network_of(models.find_preset("llama"), attn_implementation="eager", use_cache=False)
+    network = network_of(presets.find_preset("llama"), attn_implementation="eager", use_cache=False)
     network.requires_grad_(False)
     for module in list(network.model.layers.modules()):
         for name, child in list(module.named_children()):

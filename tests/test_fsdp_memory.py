@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tensorprimat.analysis.memory import SHARDED_BY_REPLICAS
-from tensorprimat.core import models, training_memory
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.units import GB
@@ -27,6 +26,7 @@ from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.engines.torch.optimizer import KERNEL_ROW, adamw
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import presets, training_memory
 
 
 def spec_on(memory_gb, **settings):
@@ -42,8 +42,8 @@ def test_gathered_weights_are_kept_where_the_memory_has_room():
     assert training_memory.estimate(large).total <= training_memory.ROOM_TO_KEEP * 150 * GB
     kept = training_memory.estimate(large).workspace
     freed = training_memory.estimate(large.model_copy(update={"reshard": True})).workspace
-    layers = models.find_preset("llama").matrix_parameters - models.embedding_parameters(
-        models.find_preset("llama").shape
+    layers = presets.find_preset("llama").matrix_parameters - presets.embedding_parameters(
+        presets.find_preset("llama").shape
     )
     assert kept - freed == pytest.approx(2 * layers * (1 - 2 / 32))
 
@@ -60,7 +60,7 @@ def test_the_recorded_strategy_states_that_weights_are_kept(memory_gb, stated):
 
 
 def test_float32_master_weights_are_gathered_as_bfloat16_and_their_gradients_summed_in_float32(mesh):
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     seen = set()
 
     def look(layer, *_):
@@ -119,7 +119,7 @@ class Collectives(TorchDispatchMode):
 
 def collectives_of(spec, *, prefetch=True):
     """Return the collectives of one micro-batch: of rank 1 of eight with FSDP, of one rank alone with DDP."""
-    preset = models.find_preset("llama", "tiny")
+    preset = presets.find_preset("llama", "tiny")
     if not training_memory.is_sharded(spec):
         with process_group.one_rank():
             network = LanguageModel(preset)
@@ -208,7 +208,7 @@ def test_a_rank_updates_its_own_rows_with_clipped_gradients(rank, compiled):
 
 def test_splitting_holds_one_whole_layer_at_a_time():
     """Each rank of eight, which a whole model of a hundred layers would not fit."""
-    preset = models.find_preset("llama", "tiny")
+    preset = presets.find_preset("llama", "tiny")
     preset = dataclasses.replace(preset, shape=preset.shape.model_copy(update={"num_layers": 12}))
     torch.manual_seed(1)
     whole = LanguageModel(preset)

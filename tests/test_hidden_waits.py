@@ -22,7 +22,7 @@ from table_logs import ALL_JOBS
 
 from tensorprimat import logs
 from tensorprimat.core.errors import ContradictionError
-from tensorprimat.core.stated import UserFacts
+from tensorprimat.core.user_facts import UserFacts
 
 FACTS = UserFacts(num_gpus=8, global_batch_size=64, sequence_length=2048)
 """Facts of Job, by which every printed rate gives a time."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tensorprimat.analysis.fairness import judge
-from tensorprimat.core import flops, shapes
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.units import GIB
+from tensorprimat.models import flops, shapes
 
 SUMMARY = (
     "{'train_runtime': 836.4, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005, 'train_loss': 2.1}"

@@ -10,8 +10,8 @@ from tensorprimat.cli import main
 from tensorprimat.core import micro_result
 from tensorprimat.core.cell_rows import load_rows
 from tensorprimat.engines import clock as clocks
-from tensorprimat.micro import isolated, passes
-from tensorprimat.micro.workload import Workload
+from tensorprimat.measure import isolation, passes
+from tensorprimat.measure.workload import Workload
 from tensorprimat.reports.aggregate import all_cells_table
 from tensorprimat.reports.micro_tables import cells_table, render_csv
 
@@ -88,7 +88,7 @@ def test_one_trial_that_the_host_delays_gives_no_note(on_gpu, monkeypatch):
 
 def test_a_compiled_cell_is_not_advised_to_compile(on_gpu, monkeypatch):
     on_gpu(host_us=33, gpu_us=25)
-    monkeypatch.setattr("tensorprimat.micro.workload.Network.compile_layers", lambda _: None)
+    monkeypatch.setattr("tensorprimat.measure.workload.Network.compile_layers", lambda _: None)
     (note,) = passes.measure_cell(spec(compile=True)).warnings
     assert note.endswith("; a larger --batch-size or a larger --context-length gives it more work per launch")
 
@@ -129,7 +129,7 @@ def test_the_launch_time_is_in_files_and_tables_and_an_older_file_without_it_is_
 @pytest.mark.parametrize("command", ["passes", "warmup"])
 def test_the_note_is_printed(command, on_gpu, monkeypatch, tmp_path, capsys):
     on_gpu(host_us=33, gpu_us=25)
-    monkeypatch.setattr(isolated, "measure_isolated", passes.measure_cell)
+    monkeypatch.setattr(isolation, "measure_isolated", passes.measure_cell)
     place = FLAGS.index("--warmup-steps")
     flags = [] if command == "passes" else [*FLAGS[:place], "--counts", "0,1", *FLAGS[place + 2 :]]
     assert main([command, *(flags or FLAGS), "--pass", "train", "--output", str(tmp_path)]) == 0

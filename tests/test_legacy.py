@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tensorprimat.core import statements, store
+from tensorprimat.core import fact_values, store
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.summary import summarise
 
@@ -136,8 +136,8 @@ def test_the_model_comes_from_the_file_name(tmp_path, name, model):
 
 
 def test_the_users_model_name_wins(tmp_path):
-    stated = statements.read_statements({"model_name": ["mistral"]})
-    (loaded,) = statements.laid_over([store.Loaded(path=tmp_path, result=read(tmp_path, VERSION_1))], stated)
+    stated = fact_values.read_statements({"model_name": ["mistral"]})
+    (loaded,) = fact_values.laid_over([store.Loaded(path=tmp_path, result=read(tmp_path, VERSION_1))], stated)
     assert loaded.result.model.name == "mistral"
 
 

@@ -12,11 +12,12 @@ pytest.importorskip("transformers")
 
 import torch
 
-from tensorprimat.core import models, store, training_memory
+from tensorprimat.core import store
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import engine, fp8, linear
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
+from tensorprimat.models import presets, training_memory
 
 pytestmark = [  # of torch, while it compiles
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
@@ -38,7 +39,7 @@ def without_compiled_code():
 
 def network(model="llama"):
     torch.manual_seed(0)
-    return LanguageModel(models.find_preset(model, "tiny"), sequence_length=32)
+    return LanguageModel(presets.find_preset(model, "tiny"), sequence_length=32)
 
 
 @pytest.mark.parametrize(("model", "compiled"), [("llama", True), ("qwen", False)])

@@ -10,7 +10,7 @@ import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.errors import ContradictionError, NotALogError
-from tensorprimat.core.stated import UserFacts
+from tensorprimat.core.user_facts import UserFacts
 
 
 def rows(pattern: str, count: int = 30) -> str:

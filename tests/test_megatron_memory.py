@@ -7,20 +7,20 @@ import types
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import megatron_memory, models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.megatron_memory import RankLayout
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import megatron_memory, presets
+from tensorprimat.models.megatron_memory import RankLayout
 from tensorprimat.session import run_summary
 
 NEMO = ENGINES["nemo"].megatron
 H100_BYTES = 85.0 * GB  # torch's total_memory of an H100 SXM of 80 GB: 79.2 GiB
-LLAMA_8B = models.find_preset("llama").shape
+LLAMA_8B = presets.find_preset("llama").shape
 LLAMA_70B = LLAMA_8B.model_copy(
     update={"num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64}
 )
@@ -106,14 +106,14 @@ def test_the_state_equals_that_of_megatrons_own_estimate(data, context):
         LLAMA_8B, RankLayout(data=data, context=context), gradient_bytes=4, state_bytes=12, **ONE_SEQUENCE
     )
     state = needed.weights + needed.gradients + needed.optimizer
-    assert state == pytest.approx((6 + 12 / (data * context)) * models.parameters(LLAMA_8B))
+    assert state == pytest.approx((6 + 12 / (data * context)) * presets.parameters(LLAMA_8B))
 
 
 def test_the_fullest_pipeline_stage_is_the_estimate():
     split = {"tensor": 4, "pipeline": 4, "data": 4}
     first = megatron_memory.of_layout(LLAMA_70B, RankLayout(**split), **ONE_SEQUENCE)
-    layers = models.parameters(LLAMA_70B) - 2 * models.embedding_parameters(LLAMA_70B)
-    assert first.weights == pytest.approx(2 * (layers / 4 + models.embedding_parameters(LLAMA_70B)) / 4)
+    layers = presets.parameters(LLAMA_70B) - 2 * presets.embedding_parameters(LLAMA_70B)
+    assert first.weights == pytest.approx(2 * (layers / 4 + presets.embedding_parameters(LLAMA_70B)) / 4)
     one = megatron_memory.of_layout(LLAMA_70B, RankLayout(**split), **{**ONE_SEQUENCE, "micro_batches": 1})
     assert one.activations == pytest.approx(first.activations / 4), "one micro-batch is in flight instead of four"
     parts = megatron_memory.of_layout(LLAMA_70B, RankLayout(**split, virtual_pipeline=5), **ONE_SEQUENCE)

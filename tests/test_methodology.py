@@ -7,7 +7,7 @@ import pytest
 from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core import configurations
+from tensorprimat.core import methodologies
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
@@ -175,7 +175,7 @@ def test_values_that_no_vendor_publishes_are_named_at_the_start_and_in_the_resul
 
 
 def test_a_row_of_a_vendor_methodology_without_a_source_of_the_vendor_has_a_note():
-    rows = [row for row in configurations.methodologies() if row.methodology in ("agreed", "max")]
+    rows = [row for row in methodologies.methodologies() if row.methodology in ("agreed", "max")]
     published = re.compile(r"NVIDIA(-NeMo)?/|AMD-AGI/")
     assert {row.note is None for row in rows if published.match(row.source)} == {True}
     assert {row.note is None for row in rows if not published.match(row.source)} == {False}
@@ -207,7 +207,7 @@ def test_where_no_configuration_fits_the_remedy_names_the_flags_that_the_methodo
 
 def test_a_row_of_one_engine_names_the_source_of_that_engine():
     sources = {"nemo": "NVIDIA/NeMo ", "bridge": "NVIDIA-NeMo/Megatron-Bridge "}
-    rows = [row for row in configurations.methodologies() if row.engine]
+    rows = [row for row in methodologies.methodologies() if row.engine]
     assert {row.engine for row in rows} == set(sources)
     assert all(row.source.startswith(sources[row.engine]) for row in rows)
 

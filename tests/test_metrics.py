@@ -8,7 +8,7 @@ import pytest
 from tensorprimat.analysis import formulas
 from tensorprimat.analysis.metric import DEFINITIONS
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
-from tensorprimat.core import catalogue, checks, flops, models, shapes, store
+from tensorprimat.core import catalogue, checks, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
@@ -25,6 +25,7 @@ from tensorprimat.core.result import (
 )
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.models import flops, presets, shapes
 
 
 def result(**changes):
@@ -51,7 +52,7 @@ def result(**changes):
     facts = {
         "platform": "nvd",
         "gpu_info": GpuInfo(device_name="NVIDIA H100 80GB HBM3", total_memory_gb=85.0),
-        "model": Model(name="llama", preset="full", shape=models.find_preset("llama").shape),
+        "model": Model(name="llama", preset="full", shape=presets.find_preset("llama").shape),
         "provenance": Provenance(timing="measured"),
         "memory_metrics": MemoryMetrics(peak_memory_allocated_gb=50.0, peak_memory_reserved_gb=68.0),
         **changes,
@@ -190,8 +191,8 @@ def test_hfu_counts_recomputed_activations(recompute, factor):
 
 def test_hfu_of_adapters_adds_recomputation_to_the_flops_that_frozen_weights_cost():
     """A frozen weight costs 4 FLOPs per token, and its forward pass again costs 2 as that of any other weight."""
-    shape = models.find_preset("llama").shape
-    adapted = Model(name="llama", shape=shape, parameters=models.parameters(shape), trainable_parameters=20_000_000)
+    shape = presets.find_preset("llama").shape
+    adapted = Model(name="llama", shape=shape, parameters=presets.parameters(shape), trainable_parameters=20_000_000)
     measured = result(model=adapted, config={"recompute": "full", "peft": "lora"})
     weights, head = 7_504_658_432, 128_256 * 4096
     attention = 6 * 32 * 4096 * 8192
@@ -217,7 +218,7 @@ def test_selective_recompute_of_torchtitan_runs_every_second_matrix_product_agai
 
 
 def test_selective_recompute_of_torchtitan_without_a_gate_runs_k_output_and_down_again():
-    shape = models.find_preset("llama").shape.model_copy(update={"gated_mlp": False})
+    shape = presets.find_preset("llama").shape.model_copy(update={"gated_mlp": False})
     config = {"recompute": "selective", "framework": "torchtitan"}
     measured = result(config=config, model=Model(name="llama", shape=shape))
     factor = metric("hfu", measured).value / metric("mfu", measured).value
@@ -228,7 +229,7 @@ def test_selective_recompute_of_torchtitan_without_a_gate_runs_k_output_and_down
 def test_selective_recompute_of_torchtitan_is_not_counted_for_biases():
     """Torch computes Q, K and V with biases by addmm, and torchtitan counts mm."""
     config = {"recompute": "selective", "framework": "torchtitan"}
-    hfu = metric("hfu", result(config=config, model=Model(name="qwen", shape=models.find_preset("qwen").shape)))
+    hfu = metric("hfu", result(config=config, model=Model(name="qwen", shape=presets.find_preset("qwen").shape)))
     assert hfu.value is None
     assert hfu.because.endswith("every second matrix product is not known for an attention with biases")
 
@@ -256,7 +257,7 @@ def test_the_power_limit_of_a_board_of_two_dies_is_shared_by_both(device_name, w
     [
         shapes.of_name("gpt-oss-20b").shape,
         shapes.of_name("DeepSeek-V3").shape,
-        models.find_preset("mistral").shape.model_copy(update={"windowed_layers": 16}),
+        presets.find_preset("mistral").shape.model_copy(update={"windowed_layers": 16}),
     ],
     ids=["experts", "latent attention", "windows in half of the layers"],
 )
@@ -277,13 +278,13 @@ def test_the_share_of_the_best_matrix_rate_is_shown_next_to_mfu():
 
 
 def test_a_sliding_window_lowers_the_flops_of_long_sequences():
-    mistral = Model(name="mistral", preset="full", shape=models.find_preset("mistral").shape)
+    mistral = Model(name="mistral", preset="full", shape=presets.find_preset("mistral").shape)
     assert metric("flops_per_token", result(model=mistral)).value == 47_494_201_344
 
 
 @pytest.mark.parametrize("own", ["palm", "6n", "megatron", "nemo_transformer"])
 def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
-    shape = models.find_preset("llama").shape
+    shape = presets.find_preset("llama").shape
     printed = Reported(tflops_per_gpu=13_107.2 * flops.per_token(shape, 8192, own) / 1e12)
     restated = metric("reported_tflops_per_gpu_restated", result(reported=printed))
     assert restated.value == pytest.approx(metric("model_tflops_per_gpu").value)
@@ -292,9 +293,9 @@ def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_reported_tflops_of_adapters_are_restated_to_those_of_mfu_however_frozen_weights_were_counted(frozen):
-    shape = models.find_preset("llama").shape
-    adapted = Model(name="llama", shape=shape, parameters=models.parameters(shape), trainable_parameters=20_000_000)
-    counted = flops.per_token(shape, 8192, "palm") - (2 * models.parameters(shape) if frozen else 0)
+    shape = presets.find_preset("llama").shape
+    adapted = Model(name="llama", shape=shape, parameters=presets.parameters(shape), trainable_parameters=20_000_000)
+    counted = flops.per_token(shape, 8192, "palm") - (2 * presets.parameters(shape) if frozen else 0)
     printed = Reported(tflops_per_gpu=13_107.2 * counted / 1e12)
     measured = result(model=adapted, config={"peft": "lora"}, reported=printed)
     restated = metric("reported_tflops_per_gpu_restated", measured)
@@ -540,7 +541,7 @@ def test_figures_follow_from_steps_of_a_real_result():
         Result(
             platform="amd",
             gpu_info=device("AMD Instinct MI300X"),
-            model=Model(name="qwen", preset="full", shape=models.find_preset("qwen").shape),
+            model=Model(name="qwen", preset="full", shape=presets.find_preset("qwen").shape),
             training_config=TrainingConfig(
                 global_batch_size=640, micro_batch_size=10, sequence_length=2048, num_gpus=8, precision="bf16"
             ),
@@ -581,7 +582,7 @@ def test_hfu_of_full_leaves_out_the_last_product_where_torch_does(framework):
 
 
 def test_hfu_is_unknown_for_a_plan_of_layers_without_its_operations():
-    moe = models.find_preset("llama").shape.model_copy(
+    moe = presets.find_preset("llama").shape.model_copy(
         update={"experts": Experts(count=8, active=2, ffn_hidden_size=64, layers=32)}
     )
     assert "is unknown" in metric("hfu", result(config={"recompute": PLAN}, model=Model(shape=moe))).because

@@ -21,7 +21,6 @@ pytest.importorskip("lightning")
 from perf import gpu_checks  # noqa: E402
 from perf.parts import NotHereError  # noqa: E402
 from tensorprimat.cli import main  # noqa: E402
-from tensorprimat.core import configured, models  # noqa: E402
 from tensorprimat.core.result import GpuInfo  # noqa: E402
 from tensorprimat.core.spec import RunSettings  # noqa: E402
 from tensorprimat.engines import prepare  # noqa: E402
@@ -32,6 +31,7 @@ from tensorprimat.engines.torch import config as torch_config  # noqa: E402
 from tensorprimat.engines.torch.module import TrainingModule  # noqa: E402
 from tensorprimat.machine import nvidia, platform  # noqa: E402
 from tensorprimat.machine.platform import Machine  # noqa: E402
+from tensorprimat.models import custom, presets  # noqa: E402
 
 ladder = scripts.load("perf/mfu_ladder.py")
 
@@ -149,7 +149,7 @@ def test_no_rung_recomputes_on_a_gpu_of_80_gb(monkeypatch):
     assert [(one.recompute, one.model, one.sequence_length) for one in planned] == 2 * [
         ("none", "llama-16-layers", 8192)
     ]
-    assert configured.model_of(planned[0]).parameters == 4_540_469_248
+    assert custom.model_of(planned[0]).parameters == 4_540_469_248
 
 
 def test_fp8_is_skipped_on_a_gpu_without_units_for_it(monkeypatch, capsys):
@@ -178,7 +178,7 @@ def test_a_wrong_gradient_of_queries_keys_or_values_is_found(monkeypatch, wrong)
         return right(module, *changed)
 
     monkeypatch.setattr(gpu_checks, "on_gpu", lambda: True)
-    monkeypatch.setattr(models, "find_preset", lambda model, _, find=models.find_preset: find(model, "tiny"))
+    monkeypatch.setattr(presets, "find_preset", lambda model, _, find=presets.find_preset: find(model, "tiny"))
     monkeypatch.setattr(attention, "_block_mask", attention._dense_mask)
     assert "differs from a dense mask by 0.00%" in gpu_checks.windowed(torch.device("cpu"))
     monkeypatch.setattr(attention, "causal_attention", doubled)

@@ -3,8 +3,8 @@
 import pytest
 from architectures import network_of
 
-from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
+from tensorprimat.models import presets
 
 PINNED = {  # parameters, input embedding, P_mm
     ("llama", "full"): (8_030_261_248, 525_336_576, 7_504_658_432),
@@ -23,45 +23,45 @@ PINNED = {  # parameters, input embedding, P_mm
 
 
 def test_every_preset_is_pinned():
-    assert {(preset.model, preset.name) for preset in models.PRESETS} == set(PINNED)
+    assert {(preset.model, preset.name) for preset in presets.PRESETS} == set(PINNED)
 
 
 @pytest.mark.parametrize(("name", "counts"), PINNED.items(), ids=map("-".join, PINNED))
 def test_parameters_are_the_published_ones(name, counts):
-    shape = models.find_preset(*name).shape
+    shape = presets.find_preset(*name).shape
     assert (
-        models.parameters(shape),
-        models.embedding_parameters(shape),
-        models.matrix_parameters(shape),
+        presets.parameters(shape),
+        presets.embedding_parameters(shape),
+        presets.matrix_parameters(shape),
     ) == counts
 
 
-@pytest.mark.parametrize("preset", models.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
+@pytest.mark.parametrize("preset", presets.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
 def test_the_model_class_of_transformers_has_as_many_parameters(preset):
     model = network_of(preset)
-    assert sum(weight.numel() for weight in model.parameters()) == models.parameters(preset.shape)
+    assert sum(weight.numel() for weight in model.parameters()) == presets.parameters(preset.shape)
 
 
 def test_tied_embeddings_count_once_but_the_head_still_multiplies():
-    shape = models.find_preset("llama", "tiny").shape
+    shape = presets.find_preset("llama", "tiny").shape
     tied = shape.model_copy(update={"tied_embeddings": True})
-    assert models.parameters(shape) - models.parameters(tied) == models.embedding_parameters(shape)
-    assert models.matrix_parameters(tied) == models.matrix_parameters(shape)
+    assert presets.parameters(shape) - presets.parameters(tied) == presets.embedding_parameters(shape)
+    assert presets.matrix_parameters(tied) == presets.matrix_parameters(shape)
 
 
 def test_an_mlp_without_a_gate_has_one_matrix_less():
-    shape = models.find_preset("llama", "tiny").shape
+    shape = presets.find_preset("llama", "tiny").shape
     plain = shape.model_copy(update={"gated_mlp": False})
-    assert models.parameters(shape) - models.parameters(plain) == models.mlp_matrix_parameters(shape)
+    assert presets.parameters(shape) - presets.parameters(plain) == presets.mlp_matrix_parameters(shape)
 
 
 def test_tiny_presets_keep_the_features_of_the_architecture():
     for model in ("llama", "qwen", "mistral"):
-        full, tiny = models.find_preset(model, "full").shape, models.find_preset(model, "tiny").shape
+        full, tiny = presets.find_preset(model, "full").shape, presets.find_preset(model, "tiny").shape
         assert tiny.num_key_value_heads < tiny.num_attention_heads
         assert tiny.attention_bias == full.attention_bias
         assert (tiny.sliding_window is None) == (full.sliding_window is None)
-    mistral = models.find_preset("mistral", "tiny")
+    mistral = presets.find_preset("mistral", "tiny")
     assert mistral.shape.sliding_window < mistral.sequence_length
 
 
@@ -70,21 +70,21 @@ def test_tiny_presets_keep_the_features_of_the_architecture():
     [(("llama", "real"), "full"), (("Llama", "FULL"), "full"), (("course", "2_7B"), "2.7B"), (("course", "XL"), "xl")],
 )
 def test_other_spellings_find_the_same_preset(requested, found):
-    assert models.find_preset(*requested).name == found
+    assert presets.find_preset(*requested).name == found
 
 
 def test_the_size_called_2_7b_shows_its_real_count():
-    assert models.find_preset("course", "2.7B").title == "2.7B, 3,406.8 M parameters"
+    assert presets.find_preset("course", "2.7B").title == "2.7B, 3,406.8 M parameters"
 
 
 def test_an_unknown_model_or_preset_lists_the_known_ones():
     with pytest.raises(UsageError, match="no model 'gpt'; models: llama, qwen, mistral, course"):
-        models.find_preset("gpt", "full")
+        presets.find_preset("gpt", "full")
     with pytest.raises(UsageError, match=r"no preset 'huge' of mistral; presets: full, v0\.3, tiny"):
-        models.find_preset("mistral", "huge")
+        presets.find_preset("mistral", "huge")
 
 
 def test_a_shape_is_recognised_only_when_all_of_it_agrees():
-    shape = models.find_preset("qwen", "full").shape
-    assert models.identify(shape).title == "Qwen2.5-7B"
-    assert models.identify(shape.model_copy(update={"num_layers": 27})) is None
+    shape = presets.find_preset("qwen", "full").shape
+    assert presets.identify(shape).title == "Qwen2.5-7B"
+    assert presets.identify(shape.model_copy(update={"num_layers": 27})) is None

@@ -8,8 +8,8 @@ from plausible import result as plausible_result
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core import names
 from tensorprimat.core.result import Model
-from tensorprimat.core.stated import UserFacts, amended
 from tensorprimat.core.store import Loaded
+from tensorprimat.core.user_facts import UserFacts, amended
 
 SPELLINGS = {
     "llama": (

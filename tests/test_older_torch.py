@@ -5,17 +5,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tensorprimat.core import models
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
 from tensorprimat.engines.torch.module import TrainingModule
+from tensorprimat.models import presets
 
 
 def loss_and_gradient():
     torch.manual_seed(0)
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     loss = network(torch.randint(0, 512, (2, 33)))
     loss.backward()
     return float(loss.detach()), network.decoder.layers[0].self_attn.k_proj.weight.grad
@@ -33,7 +33,7 @@ def test_torch_2_4_repeats_keys_and_values_instead_of_grouping_queries(monkeypat
     loss, own = loss_and_gradient()
     assert loss == pytest.approx(expected, rel=1e-5)
     assert torch.allclose(own, gradient, atol=1e-5)
-    shape = models.find_preset("llama", "tiny").shape
+    shape = presets.find_preset("llama", "tiny").shape
     found = torch_attention.kernel(shape, batch=1, sequence_length=64, dtype=torch.float32, device=torch.device("cpu"))
     assert found in ("flash", "math")
 
@@ -63,7 +63,7 @@ def test_torch_2_4_and_2_5_split_weights_by_the_earlier_name_of_fully_shard(monk
     monkeypatch.setattr(earlier, "fully_shard", lambda module, **options: called.append(1) or real(module, **options))
     monkeypatch.delattr(public, "fully_shard")
     monkeypatch.delattr(FSDPModule, "set_modules_to_forward_prefetch")  # from torch 2.5 on
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     network.shard(mesh)
     assert len(called) == len(network.decoder.layers) + 1
     network(torch.randint(0, 512, (2, 33))).backward()

@@ -13,8 +13,8 @@ import tensorprimat
 from tensorprimat.cli import main
 from tensorprimat.core.data_rows import tomllib
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.store import save
+from tensorprimat.core.user_facts import UserFacts
 from tensorprimat.reports.json import render
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tensorprimat.cli import main, micro_options
-from tensorprimat.core import micro_result, models
+from tensorprimat.core import micro_result
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.result import GpuInfo
@@ -18,8 +18,9 @@ from tensorprimat.core.units import GB
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines.launch import process_environment
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import grid, passes
-from tensorprimat.micro.workload import Network, Workload
+from tensorprimat.measure import grid, passes
+from tensorprimat.measure.workload import Network, Workload
+from tensorprimat.models import presets
 from tensorprimat.reports.micro_tables import cells_table
 
 TINY = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "vocab": 100, "context_length": 16, "batch_size": 2}
@@ -78,7 +79,7 @@ def test_a_size_is_built_with_as_many_parameters_as_it_claims(size):
 @pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
 def test_real_models_are_timed_in_their_own_shape(name):
     (cell,) = grid.cells(grid.GridOptions(model_size=name, pass_name="train"))
-    assert cell.shape == models.find_preset(name).shape
+    assert cell.shape == presets.find_preset(name).shape
     assert (cell.context_length, cell.batch_size) == (8192, 1)
 
 
@@ -146,7 +147,7 @@ def test_the_loss_in_pieces_equals_the_whole_loss(monkeypatch):
     whole = Workload(spec())
     tokens = torch.randint(0, 100, (2, 17))
     required = whole.network(tokens)
-    monkeypatch.setattr("tensorprimat.micro.workload.LARGEST_LOGITS", 1000)
+    monkeypatch.setattr("tensorprimat.measure.workload.LARGEST_LOGITS", 1000)
     assert "in pieces" in whole.loss
     torch.testing.assert_close(whole.network(tokens), required)
     whole.network.forward_only = True
@@ -154,7 +155,7 @@ def test_the_loss_in_pieces_equals_the_whole_loss(monkeypatch):
 
 
 def test_a_forward_pass_in_pieces_does_not_claim_gradients(monkeypatch):
-    monkeypatch.setattr("tensorprimat.micro.workload.LARGEST_LOGITS", 1000)
+    monkeypatch.setattr("tensorprimat.measure.workload.LARGEST_LOGITS", 1000)
     assert Workload(spec(pass_name="forward")).loss == "cross-entropy in pieces"
     assert Workload(spec()).loss == "linear cross-entropy in pieces, gradients in forward"
 
@@ -188,7 +189,7 @@ def test_the_json_has_the_keys_that_scripts_read(tmp_path, capsys):
     expected = {
         "model_size": "mine", "vocab": 100, "context_length": 16, "d_model": 32, "d_ff": 64, "num_layers": 2,
         "num_heads": 2, "batch_size": 2, "num_steps": 1, "num_warmups": 1, "num_trials": 3, "forward_only": True,
-        "device": "cpu", "num_parameters": models.parameters(spec().shape),
+        "device": "cpu", "num_parameters": presets.parameters(spec().shape),
     }  # fmt: skip
     assert {key: document[key] for key in expected} == expected
     assert len(document["trial_times_ms"]) == 3

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core.models import find_preset
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
+from tensorprimat.models.presets import find_preset
 
 
 def side(tmp_path, platform, length, *, slow_from=40, slower=1.05, speed=1.0, seed=0):

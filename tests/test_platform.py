@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from tensorprimat.core.processes import usable_cores
 from tensorprimat.machine import environment, platform
+from tensorprimat.system.processes import usable_cores
 
 
 def fake_torch(*devices, hip=None, cuda="12.8"):

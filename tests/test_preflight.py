@@ -20,7 +20,7 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import noise, telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import collectives, matmul, preflight, sweep, watched
+from tensorprimat.measure import collectives, matmul, preflight, sweep, watch
 from tensorprimat.reports.preflight import preflight_tables
 
 ROOT = Path(__file__).parents[1]
@@ -239,15 +239,15 @@ def test_each_process_looks_at_its_own_gpu_and_the_first_of_a_node_at_the_cpu(tw
     together = SimpleNamespace(processes=2, rank=1, wait=lambda _: None)
     monkeypatch.setattr(noise, "observe_machine", look)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    before, after = (watched._look(two_gpus, "cuda:1", together, when) for when in ("before", "after"))
+    before, after = (watch._look(two_gpus, "cuda:1", together, when) for when in ("before", "after"))
     assert asked == [("b",), ("b",)]
-    other, cap = watched._disturbances(before, after)
+    other, cap = watch._disturbances(before, after)
     assert other.startswith("noise: before the measurement 1 other process on GPU 1")
     assert cap.startswith("noise: meanwhile the power cap of GPU 1 changed from 600 W to 500 W")
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert (
         "other processes use 50 % of 2 cores"
-        in watched._disturbances(watched._look(two_gpus, "cuda:0", together, "before"), after)[0]
+        in watch._disturbances(watch._look(two_gpus, "cuda:0", together, "before"), after)[0]
     )
 
 
@@ -255,7 +255,7 @@ def test_each_process_looks_at_its_own_gpu_and_the_first_of_a_node_at_the_cpu(tw
 def test_processes_of_torchrun_meet_without_a_device():
     program = """
 import json, sys, time
-from tensorprimat.micro.watched import Meeting
+from tensorprimat.measure.watch import Meeting
 together = Meeting()
 time.sleep(0.5 * together.rank)
 together.wait("begin")
@@ -290,7 +290,7 @@ def test_processes_that_would_disturb_each_other_are_refused(
     environment, flags, complaint, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(watched, "measure_watched", lambda *_, **__: made())
+    monkeypatch.setattr(watch, "measure_watched", lambda *_, **__: made())
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert main(["preflight", "--quick", "--device", "cpu", *flags]) == (2 if complaint else 0)
@@ -305,7 +305,7 @@ def test_the_gpus_below_a_share_of_the_median_are_named_with_their_node():
 
 @pytest.mark.parametrize(("slow", "code"), [(5e14, 1), (6.9e14, 0)])
 def test_fail_below_fails_the_command_and_names_the_slow_node(tmp_path, capsys, monkeypatch, slow, code):
-    monkeypatch.setattr(watched, "measure_watched", lambda *_, **__: made(devices=nodes_of(slow)))
+    monkeypatch.setattr(watch, "measure_watched", lambda *_, **__: made(devices=nodes_of(slow)))
     monkeypatch.setenv("WORLD_SIZE", "32")
     monkeypatch.setenv("RANK", "0")
     assert (

@@ -22,7 +22,7 @@ RANK = """
 import sys
 import torch
 from tensorprimat.machine import noise
-from tensorprimat.micro import collectives, matmul, preflight, preflight_rank
+from tensorprimat.measure import collectives, matmul, preflight, preflight_rank
 
 matmul.LEAST_SECONDS, preflight.LAUNCHES, collectives.COLLECTIVE_SIZES = 1e-4, 10, {"cpu": (4096,)}
 preflight.QUICK_SIZES, preflight.QUICK_STREAM_BYTES = {"cpu": (32,)}, {"cpu": 2**16}

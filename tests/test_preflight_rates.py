@@ -13,7 +13,7 @@ from preflights import made
 
 from tensorprimat.core.preflight import Collective
 from tensorprimat.core.quantities import UNMEASURED
-from tensorprimat.micro import collectives, matmul, preflight
+from tensorprimat.measure import collectives, matmul, preflight
 from tensorprimat.reports.preflight import preflight_tables
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +55,7 @@ def test_one_process_measures_no_exchange(monkeypatch):
 def test_two_processes_measure_their_exchange():
     script = (
         "import json, torch\n"
-        "from tensorprimat.micro import collectives\n"
+        "from tensorprimat.measure import collectives\n"
         "collectives.COLLECTIVE_SIZES = {'cpu': (4096,)}\n"
         "reduce, sums = collectives.dist.all_reduce, {}\n"
         "def reduced(values, op):\n"

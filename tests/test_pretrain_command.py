@@ -12,7 +12,6 @@ import pytest
 import scripts
 
 from tensorprimat.cli import main, pretrain
-from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
@@ -22,6 +21,7 @@ from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import presets
 
 ROOT = Path(__file__).parents[1]
 GPU = GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8, total_memory_gb=85.0)
@@ -342,7 +342,7 @@ def test_help_shows_the_defaults_of_nemos_recipes(capsys):
 
 
 def test_help_names_the_batch_and_sequence_without_a_methodology():
-    for name, value in models.FULL_BATCH.items():
+    for name, value in presets.FULL_BATCH.items():
         assert pretrain.HERE[name]["shown_default"] == f"the methodology's, or {value}"
 
 

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorprimat.core import atomic, processes
 from tensorprimat.core.errors import RunError
 from tensorprimat.engines import launcher_output
+from tensorprimat.system import atomic, processes
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends children only on Linux")
@@ -28,7 +28,7 @@ os.write(1, b"%d %d %d\\n" % (*(rank.pid for rank in ranks), os.getpid()))  # wh
 """
 OURS = """
 import os, sys
-from tensorprimat.core import processes
+from tensorprimat.system import processes
 with processes.scratch_folder() as scratch:
     child = processes.popen([sys.executable, "-c", sys.argv[1]], scratch=scratch, start_new_session=True)
     os.write(1, b"%s %d\\n" % (os.fsencode(scratch), child.pid))
@@ -189,7 +189,7 @@ WRITING = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from tensorprimat.core import atomic
+from tensorprimat.system import atomic
 def content(file):
     file.write(b"half")
     file.flush()

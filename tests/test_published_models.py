@@ -2,8 +2,9 @@
 
 import pytest
 
-from tensorprimat.core import catalogue, models, shapes
+from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
+from tensorprimat.models import presets, shapes
 
 MODELS = catalogue.published_models()
 
@@ -12,12 +13,12 @@ MODELS = catalogue.published_models()
 def test_a_published_shape_has_the_parameters_that_its_publisher_counts(model):
     norms = 2 * model.shape.head_dim * model.shape.num_layers if model.title.startswith("Qwen3") else 0
     rounded = model.title.startswith(("DeepSeek", "MLPerf")) or "gpt-oss" in model.title  # billions, or biases
-    assert models.parameters(model.shape) + norms == pytest.approx(model.parameters, rel=1e-3 if rounded else 0)
+    assert presets.parameters(model.shape) + norms == pytest.approx(model.parameters, rel=1e-3 if rounded else 0)
 
 
 @pytest.mark.parametrize("model", [model for model in MODELS if model.shape.experts], ids=lambda model: model.title)
 def test_a_published_mixture_has_the_active_parameters_that_its_publisher_counts(model):
-    either = models.matrix_parameters(model.shape), models.active_parameters(model.shape)
+    either = presets.matrix_parameters(model.shape), presets.active_parameters(model.shape)
     assert min(abs(count / model.active_parameters - 1) for count in either) < 0.02
 
 

@@ -15,9 +15,10 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
 from tensorprimat.analysis.published import as_result, baselines, choose_baselines, near_published, with_published
 from tensorprimat.cli import main
-from tensorprimat.core import flops, quantities
+from tensorprimat.core import quantities
 from tensorprimat.core.mlperf_library import bundled
 from tensorprimat.core.store import Loaded
+from tensorprimat.models import flops
 from tensorprimat.reports import console, csv, html, json, markdown, published
 
 

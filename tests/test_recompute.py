@@ -16,7 +16,6 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorprimat.core import models, recompute, training_memory
 from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.spec import RunSpec
@@ -25,6 +24,7 @@ from tensorprimat.engines.torch import linear
 from tensorprimat.engines.torch import memory as torch_memory
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.optimizer import adamw
+from tensorprimat.models import presets, recompute, training_memory
 from tensorprimat.session.runs import spec_with_less_memory
 
 pytestmark = [  # of torch, while it compiles
@@ -53,7 +53,7 @@ def spec(**changes):
 
 def graphs_of(plan, model, length=8192, layers=2, *, sums=False):
     """Return the products and attentions of the compiled forward and backward graph of a layer, and what it keeps."""
-    preset = models.find_preset(model)
+    preset = presets.find_preset(model)
     shape = preset.shape.model_copy(update={"num_layers": layers, "sliding_window": None})
     found = {}
 
@@ -99,7 +99,7 @@ def test_a_compiled_layer_runs_and_keeps_what_its_plan_says(model, position):
     products = 14 + len(set(again) - {recompute.ATTENTION})
     assert found["backward"] == (products, 1 if recompute.ATTENTION in again else 0)
     assert found["forward"][:2] == (7, 1)
-    of_input = 2 * models.find_preset(model).shape.hidden_size  # a placeholder of the graph
+    of_input = 2 * presets.find_preset(model).shape.hidden_size  # a placeholder of the graph
     counted = found["forward"][2] / 8192 + of_input
     assert training_memory._kept_of_layer(told.changed(recompute=plan)) == pytest.approx(counted, rel=0.001)
 
@@ -112,7 +112,7 @@ def test_layers_that_sum_gradients_run_and_keep_the_same():
 
 def losses_and_norms(plan=recompute.NONE, *, compiled=False, preset="tiny", model="llama", steps=3):
     torch.manual_seed(0)
-    network = LanguageModel(models.find_preset(model, preset), sequence_length=32)
+    network = LanguageModel(presets.find_preset(model, preset), sequence_length=32)
     if plan != recompute.NONE:
         network.recompute_activations(plan)
     if compiled:
@@ -174,7 +174,7 @@ def test_a_step_without_clip_uses_the_gradients_as_they_are():
 
 
 def test_a_plan_is_refused_for_layers_with_other_operations():
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     network.decoder.layers[0].mlp.more_proj = torch.nn.Linear(4, 4)
     with pytest.raises(UsageError, match="not for the layers of this model; use selective or full"):
         network.recompute_activations(recompute.describe(("up",), 0.5))

@@ -51,38 +51,35 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "cli/micro_options.py": CELLS,
     "session/explain.py": ("extract", "enhance"),
     "cli/extraction.py": ("extract",),
-    "cli/fact_options.py": ("compare", "extract"),
     "session/plan.py": ("run",),
     "session/primus_config.py": ("primus",),
     "session/as_rank.py": ("run",),
-    "cli/price_options.py": RESULTS,
     "cli/result_file.py": ("run", "extract"),
     "reports/notices.py": ("compare", "enhance"),
     "reports/survey.py": ("analyze",),
     "core/micro_result.py": ("passes",),
     "core/agreement.py": (*LOGS, *RESULTS),
     "core/checks.py": (*LOGS, *RESULTS),
-    "core/configurations.py": ("run", "primus"),
+    "core/methodologies.py": ("run", "primus"),
     "core/errors.py": LOGS,
     "core/legacy.py": (*RESULTS, "analyze", "extract"),
-    "core/shapes.py": (*LOGS, *RESULTS, "sweep", "gate"),
+    "models/shapes.py": (*LOGS, *RESULTS, "sweep", "gate"),
     "core/spec.py": TRAINING,
-    "core/stated.py": (*LOGS, *RESULTS, "gate"),
-    "core/training_memory.py": ("run",),
-    "core/megatron_memory.py": ("run",),
+    "core/user_facts.py": (*LOGS, *RESULTS, "gate"),
+    "models/training_memory.py": ("run",),
+    "models/megatron_memory.py": ("run",),
     "core/settings.py": ("run",),
     "engines/nemo/conversion.py": ("convert",),
     "engines/methodology.py": TRAINING,
     "engines/nemo/engine.py": TRAINING,
     "engines/nemo/recipe.py": TRAINING,
     "engines/prepare.py": TRAINING,
-    "micro/advice.py": ("sweep",),
-    "micro/grid.py": ("sweep",),
-    "micro/memory.py": ("passes", "sweep"),
-    "micro/passes.py": CELLS,
-    "micro/sweep.py": ("sweep",),
-    "micro/tokens.py": ("passes", "sweep"),
-    "micro/warmup.py": ("warmup",),
+    "measure/advice.py": ("sweep",),
+    "measure/grid.py": ("sweep",),
+    "measure/passes.py": CELLS,
+    "measure/sweep.py": ("sweep",),
+    "measure/workload.py": ("passes", "sweep"),
+    "measure/warmup.py": ("warmup",),
     "reports/aggregate.py": ("aggregate",),
     "reports/money.py": ("compare", "enhance"),
     "reports/formatting.py": ("compare",),
@@ -91,11 +88,9 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/history.py": ("history",),
     "session/log_names.py": ("extract",),
     "session/mlperf_comparison.py": ("mlperf",),
-    "session/request.py": ("run",),
-    "session/found_log.py": ("run",),
     "cli/shared_options.py": ("run",),
     "session/preflight.py": ("preflight",),
-    "micro/preflight_rank.py": ("preflight",),
+    "measure/preflight_rank.py": ("preflight",),
     "engines": ("run",),
     "logs": LOGS,
     "machine/torch_device.py": (*CELLS, "preflight"),
@@ -109,7 +104,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "cli/micro_options.py": {"sweep --d-model"},  # help of an option that sweep lacks
     "engines/launchers.py": {"--job-name", "--num-nodes"},  # of srun; echo of what was typed
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
-    "core/stated.py": {"--micro-batch-size", "--warmup-steps"},  # echo: only a command that has the flag accepts it
+    "core/user_facts.py": {"--micro-batch-size", "--warmup-steps"},  # echo: only a command that has the flag accepts it
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
     "engines/cluster/submit.py": {"--cluster", "--folder", "--spec", "--result"},
     "engines/cluster/container.py": {"--rm", "--help"},
@@ -125,11 +120,15 @@ NO_REMEDY: dict[str, set[str]] = {
     "engines/bridge.py": {"--standalone", "--nproc-per-node", "--spec", "--rank", "--result", "--environment"},
     "engines/torch/engine.py": {"--spec", "--result", "--wait"},
     "engines/primus/checkout.py": {"--showproductname", "--asic", "--config"},
-    "engines/cluster/submitted.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},
-    "micro/grid.py": {"sweep --label"},  # echo
+    "engines/cluster/submission.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},
+    "measure/grid.py": {"sweep --label"},  # echo
     "logs/metric_names.py": {"--map"},  # echo: only extract takes it
-    "micro/passes.py": {"warmup --data"},  # echo: only a command that has the flag accepts it
-    "micro/warmup.py": {"--warmup-steps"},  # advice for every other command, which all have it
+    "cli/shared_options.py": {"run --price", "run --warmup"},  # each option is for the commands that take it
+    "measure/passes.py": {
+        "warmup --data",
+        "warmup --memory-limit",
+    },  # echo: only a command that has the flag accepts it
+    "measure/warmup.py": {"--warmup-steps"},  # advice for every other command, which all have it
     "logs": {"--format", "--segment"},  # echo: only a command that has the flag accepts it
 }
 """Flags that a module only echoes, or hands to a child process; "gate --price": only where that command shows it."""
@@ -146,7 +145,7 @@ NOT_OURS = {
     "logs/prefixes.py": "flags of srun and mpirun",
     "logs/torchtitan.py": "flags of the launchers whose logs are read",
     "machine/gpu_processes.py": "flags of nvidia-smi and amd-smi",
-    "micro/isolated.py": "flags of the child process",
+    "measure/isolation.py": "flags of the child process",
 }
 """Modules whose flags are of other programs → why."""
 

@@ -7,11 +7,12 @@ from preflights import made
 from tensorprimat.analysis import roofline
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.cli import main
-from tensorprimat.core import flops, micro_result, models, preflight
+from tensorprimat.core import micro_result, preflight
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.models import flops, presets
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import micro as cell_plots
 from tensorprimat.session.roofline import roofline_of
@@ -23,7 +24,7 @@ def trained(**changed):
     return Result(
         platform="nvd",
         gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", total_memory_gb=85.0),
-        model=Model(name="llama", preset="full", shape=models.find_preset("llama").shape),
+        model=Model(name="llama", preset="full", shape=presets.find_preset("llama").shape),
         training_config=TrainingConfig(
             sequence_length=8192, micro_batch_size=1, gradient_accumulation_steps=4, precision="bf16", num_gpus=1
         ),

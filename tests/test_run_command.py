@@ -32,7 +32,8 @@ pytestmark = pytest.mark.usefixtures("folder", "engine")
 STAND_IN = """
 import json, os, signal, sys, time
 from pathlib import Path
-from tensorprimat.core import models, store
+from tensorprimat.core import store
+from tensorprimat.models import presets
 from tensorprimat.core.result import (GpuInfo, Model, PerformanceMetrics, Provenance, Result, Run, TrainingConfig)
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step, Steps
@@ -46,7 +47,7 @@ nth = len(counter.read_text())
 def write(seconds=0.5, complete=True, rows=spec.max_steps, **config):
     result = Result(
         platform=spec.platform, gpu_info=GpuInfo(device_name="some CPU"), complete=complete,
-        model=Model(name=spec.model, preset=spec.preset, shape=models.find_preset(spec.model, spec.preset).shape),
+        model=Model(name=spec.model, preset=spec.preset, shape=presets.find_preset(spec.model, spec.preset).shape),
         training_config=TrainingConfig(max_steps=spec.max_steps, warmup_steps=spec.warmup_steps, num_gpus=1,
             global_batch_size=spec.global_batch_size, micro_batch_size=spec.micro_batch_size,
             sequence_length=spec.sequence_length, precision=spec.precision, **config),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tensorprimat.core.safe_text import LONGEST_TEXT, csv_cell, markdown, one_line
+from tensorprimat.system.safe_text import LONGEST_TEXT, csv_cell, markdown, one_line
 
 HOSTILE = (
     "\x1b[31mred\x1b[0m",

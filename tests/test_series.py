@@ -9,8 +9,9 @@ import pytest
 from test_store import result
 
 from tensorprimat.cli import main
-from tensorprimat.core import atomic, series, store
+from tensorprimat.core import series, store
 from tensorprimat.core.errors import InputError
+from tensorprimat.system import atomic
 
 
 @pytest.fixture(autouse=True)

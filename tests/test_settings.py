@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import configurations, quantities, settings
+from tensorprimat.core import methodologies, quantities, settings
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.identity import FIELDS
 from tensorprimat.core.result import TrainingConfig
@@ -45,7 +45,7 @@ def test_parallel_sizes_name_every_engine_that_has_them():
 
 
 def test_the_choices_of_methodology_are_those_of_the_catalogue():
-    known = {row.methodology for row in configurations.methodologies()}
+    known = {row.methodology for row in methodologies.methodologies()}
     assert set(settings.option("methodology").choices) == known
 
 

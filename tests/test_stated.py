@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.fact_values import read_statements
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
-from tensorprimat.core.stated import UserFacts, amended, with_parallelism
-from tensorprimat.core.statements import read_statements
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.core.user_facts import UserFacts, amended, with_parallelism
+from tensorprimat.models import presets, shapes
 
 
 def of_steps(*, seconds: float = 2.0, warnings: tuple[str, ...] = (), gpu: GpuInfo | None = None, **config) -> Result:
@@ -168,14 +168,14 @@ def test_a_measured_device_is_not_renamed_by_another_spelling():
 
 def test_a_stated_shape_gives_parameters_and_preset_and_is_labelled():
     result = amended(of_steps(), UserFacts(shape=shapes.parse_shape("llama3.1-8b")))
-    assert result.model.shape == models.find_preset("llama").shape
+    assert result.model.shape == presets.find_preset("llama").shape
     assert (result.model.name, result.model.preset, result.model.parameters) == ("llama", "full", 8_030_261_248)
     assert result.provenance.assumed["model.shape"] == "--shape llama3.1-8b"
 
 
 def test_a_preset_confirms_the_model_that_the_result_names():
     result = amended(of_steps(model="qwen25_7b"), UserFacts(preset="full"))
-    assert result.model.shape == models.find_preset("qwen").shape
+    assert result.model.shape == presets.find_preset("qwen").shape
     assert result.model.name == "qwen25_7b"
     assert result.provenance.assumed["model.shape"] == "--preset full"
 
@@ -193,7 +193,7 @@ def test_a_shape_that_contradicts_the_logs_parameter_count_is_a_warning():
 
 
 def test_parameters_of_a_shape_that_replaces_the_logs_shape_have_its_flag_as_origin():
-    llama, qwen = models.find_preset("llama"), models.find_preset("qwen")
+    llama, qwen = presets.find_preset("llama"), presets.find_preset("qwen")
     model = Model(name="llama", shape=llama.shape, parameters=llama.parameters)
     read = of_steps().changed(model=model)
     replaced = amended(read, UserFacts(shape=shapes.parse_shape("qwen2.5-7b")))
@@ -209,11 +209,11 @@ def test_parameters_of_a_shape_that_replaces_the_logs_shape_have_its_flag_as_ori
 def test_a_shape_that_the_log_states_is_replaced_only_where_the_fact_is_stated_for_it_alone():
     first = amended(of_steps(), UserFacts(shape=shapes.parse_shape("llama3.1-8b")))
     kept = amended(first, UserFacts(shape=shapes.parse_shape("qwen2.5-7b"), overrides=False))
-    assert kept.model.shape == models.find_preset("llama").shape
+    assert kept.model.shape == presets.find_preset("llama").shape
     assert about(kept, "model shape")
     replaced = amended(first, UserFacts(shape=shapes.parse_shape("qwen2.5-7b")))
-    assert replaced.model.shape == models.find_preset("qwen").shape
-    assert replaced.model.parameters == models.parameters(models.find_preset("qwen").shape)
+    assert replaced.model.shape == presets.find_preset("qwen").shape
+    assert replaced.model.parameters == presets.parameters(presets.find_preset("qwen").shape)
 
 
 # Means without steps
@@ -271,7 +271,7 @@ def test_a_text_that_is_not_a_shape_is_refused_in_one_line_that_names_the_flag(t
 
 def test_numbers_may_end_in_key_value_heads_and_vocabulary():
     shape = shapes.parse_shape("mine=4096/14336/32/32/8/128256").shape
-    assert shape == models.find_preset("llama").shape
+    assert shape == presets.find_preset("llama").shape
     assert shapes.parse_shape("mine=4096/14336/32/32/8/128256").assumption is None
     assert "vocabulary of 10,000 assumed" in (shapes.parse_shape("mine=384/1536/6/6").assumption or "")
 

@@ -15,8 +15,8 @@ from test_run_command import write_log
 from tensorprimat.cli import main
 from tensorprimat.core import catalogue, store
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.fact_values import laid_over, read_statements
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
-from tensorprimat.core.statements import laid_over, read_statements
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise

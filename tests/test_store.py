@@ -9,7 +9,7 @@ import pytest
 
 import benchmark_utils
 import compare_results
-from tensorprimat.core import atomic, regular, result_names, store
+from tensorprimat.core import result_names, store
 from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
@@ -17,6 +17,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import live_result
 from tensorprimat.session.runs import Place
+from tensorprimat.system import atomic, regular
 
 
 def result(*, seconds=0.5, rows=4, platform="cpu", preset="tiny", complete=True, engine="torch"):

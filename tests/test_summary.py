@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tensorprimat.core import flops, models
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
+from tensorprimat.models import flops, presets
 
 
 def result(rows, *, warmup_steps=1, platform="nvd", **config):
@@ -202,7 +202,7 @@ def trained_shape(*, tflops=None, mfu=None, **config):
     """Return Llama 3.1 8B at 10,000 tokens/s on one H100, with what its framework says of that."""
     rows = timed(9.0, *[0.8192] * 9, reported_tflops_per_gpu=tflops, reported_mfu=mfu)
     stated = result(rows, global_batch_size=1, sequence_length=8192, num_gpus=1, **config)
-    shape = models.find_preset("llama").shape
+    shape = presets.find_preset("llama").shape
     return summarise(
         stated.model_copy(update={"model": Model(shape=shape), "gpu_info": GpuInfo(device_name="H100 SXM")})
     )
@@ -214,7 +214,7 @@ def flops_warnings(summary):
 
 @pytest.mark.parametrize("convention", flops.CONVENTIONS)
 def test_reported_flops_of_any_convention_agree_with_the_shape(convention):
-    printed = 1e-8 * flops.per_token(models.find_preset("llama").shape, 8192, convention)
+    printed = 1e-8 * flops.per_token(presets.find_preset("llama").shape, 8192, convention)
     assert flops_warnings(trained_shape(tflops=printed * 1.015)) == []
 
 

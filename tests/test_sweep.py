@@ -14,7 +14,7 @@ import torch
 
 from tensorprimat.cli import main, micro_options
 from tensorprimat.cli.sweep import Progress
-from tensorprimat.core import failures, footprint, micro_result
+from tensorprimat.core import failures, micro_result
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.failures import KILLED_FOR_MEMORY
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
@@ -22,10 +22,11 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
 from tensorprimat.machine import host_memory
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import grid, isolated, matmul, passes, sweep
-from tensorprimat.micro.matmul import TORCH_DTYPES
-from tensorprimat.micro.sweep import best_rate, estimate_cell
-from tensorprimat.micro.workload import Network
+from tensorprimat.measure import grid, isolation, matmul, passes, sweep
+from tensorprimat.measure.matmul import TORCH_DTYPES
+from tensorprimat.measure.sweep import best_rate, estimate_cell
+from tensorprimat.measure.workload import Network
+from tensorprimat.models import footprint
 from tensorprimat.reports import micro_tables as reports
 
 ROOT = Path(__file__).parents[1]
@@ -308,18 +309,18 @@ def test_a_sweep_of_a_gpu_that_nobody_knows_leaves_the_gpu_to_its_cells():
 @pytest.fixture
 def cell_whose_process(tmp_path, monkeypatch):
     """Function that returns the cell whose process runs a few lines of Python, which may count a kill for memory."""
-    events = tmp_path / "passes.events"
+    events = tmp_path / "memory.events"
     events.write_text("oom 0\noom_kill 0\n")
     (tmp_path / "own").write_text("0::/\n")
     monkeypatch.setattr(host_memory, "_ROOT", tmp_path)
     monkeypatch.setattr(host_memory, "_OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(isolated, "MODULE", "stand_in")
+    monkeypatch.setattr(isolation, "MODULE", "stand_in")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def does(body):
         counts = f"def count():\n    open({str(events)!r}, 'w').write('oom 1\\noom_kill 1\\n')\n"
         (tmp_path / "stand_in.py").write_text(f"import os, sys\n{counts}{body}")
-        return isolated.measure_isolated(specs()[0])
+        return isolation.measure_isolated(specs()[0])
 
     return does
 

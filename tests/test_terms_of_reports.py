@@ -22,7 +22,7 @@ from tensorprimat import logs
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.records import Comparison
 from tensorprimat.core import store, terms
-from tensorprimat.core.explained import FROM_FILE, FROM_PRINTED, FROM_STEPS, SECTIONS
+from tensorprimat.core.explanations import FROM_FILE, FROM_PRINTED, FROM_STEPS, SECTIONS
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise

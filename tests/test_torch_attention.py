@@ -11,15 +11,15 @@ from test_torch_engine import EIGHT_H100, spec_of
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.spec import MODELS
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch.engine import NOT_IN_FLASH_ATTN
 from tensorprimat.engines.torch.model import LanguageModel
+from tensorprimat.models import presets
+from tensorprimat.models.families import FAMILIES
 
 WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item", "aten::nonzero"}
 """Operations whose outcome the host needs: on a GPU each of them waits for everything queued before it."""
@@ -63,7 +63,7 @@ def flash_attn(monkeypatch):
 @pytest.mark.usefixtures("flash_attn")
 @pytest.mark.parametrize("kind", ["qwen", "mistral", *(kind for kind in FAMILIES if kind not in NOT_IN_FLASH_ATTN)])
 def test_flash_attn_computes_the_attention_of_every_architecture(kind):
-    preset = models.find_preset(kind, "tiny") if kind in MODELS else tiny(kind)
+    preset = presets.find_preset(kind, "tiny") if kind in MODELS else tiny(kind)
     losses = []
     for attention in ("flash", "eager"):
         torch.manual_seed(5)
@@ -101,7 +101,7 @@ def test_flash_attn_gets_16_bits_under_autocast(monkeypatch):
         return flash_attn_func(query, key, value, **more)
 
     monkeypatch.setattr(sys.modules["flash_attn"], "flash_attn_func", noting)
-    network = LanguageModel(models.find_preset("llama", "tiny"), attention="flash", sequence_length=16)
+    network = LanguageModel(presets.find_preset("llama", "tiny"), attention="flash", sequence_length=16)
     with torch.autocast("cpu", torch.bfloat16):
         network(torch.arange(17)[None])
     assert kinds == [{torch.bfloat16}] * 4
@@ -113,7 +113,7 @@ def test_flash_attn_gets_16_bits_under_autocast(monkeypatch):
 def test_a_training_step_never_waits_for_the_device(model, attention):
     if attention == "flash" and model in NOT_IN_FLASH_ATTN:
         pytest.skip("refused")
-    preset = models.find_preset(model, "tiny") if model in MODELS else tiny(model)
+    preset = presets.find_preset(model, "tiny") if model in MODELS else tiny(model)
     network = LanguageModel(preset, attention=attention, sequence_length=100)
     with Operations() as operations:
         network(torch.randint(0, 1000, (1, 101))).backward()  # longer than the window of 64
@@ -138,7 +138,7 @@ def captured_attention(model, sequence_length, operation="scaled_dot_product_att
         found.extend(node.kwargs for node in calls if operation in str(node.target))
         return graph.forward
 
-    network = LanguageModel(models.find_preset(model, "tiny"), sequence_length=sequence_length)
+    network = LanguageModel(presets.find_preset(model, "tiny"), sequence_length=sequence_length)
     torch._dynamo.reset()
     for layer in network.decoder.layers:
         layer.compile(backend=backend, dynamic=False)
@@ -176,7 +176,7 @@ def test_compiling_makes_one_kernel_each_of_norms_rotary_embedding_and_swiglu(mo
         raise _ScheduledError
 
     monkeypatch.setattr(scheduler.Scheduler, "__init__", noted)
-    network = LanguageModel(models.find_preset("llama", "tiny"), sequence_length=64).to(torch.bfloat16)
+    network = LanguageModel(presets.find_preset("llama", "tiny"), sequence_length=64).to(torch.bfloat16)
     torch._dynamo.reset()
     network.compile_layers()
     as_on_a_gpu = torch._inductor.config.patch(force_pointwise_cat=True, fx_graph_cache=False)
@@ -196,7 +196,7 @@ def test_compiling_makes_one_kernel_each_of_norms_rotary_embedding_and_swiglu(mo
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch hides its own warning, unless warnings are errors
 def test_a_window_as_long_as_the_sequence_needs_no_mask():
-    window = models.find_preset("mistral", "tiny").shape.sliding_window
+    window = presets.find_preset("mistral", "tiny").shape.sliding_window
     assert captured_attention("mistral", window)[0].get("attn_mask") is None
     assert captured_attention("mistral", 2 * window)[0]["attn_mask"] is not None
 
@@ -210,7 +210,7 @@ def test_a_compiled_layer_with_a_window_calls_flex_attention_once(monkeypatch):
 
 @pytest.mark.parametrize("length", [32, 128])
 def test_windowed_attention_is_that_of_transformers(length):
-    preset = models.find_preset("mistral", "tiny")
+    preset = presets.find_preset("mistral", "tiny")
     torch.manual_seed(3)
     ours = LanguageModel(preset, sequence_length=length)
     theirs = torch_model.causal_model(preset, attention="eager", sequence_length=length)
@@ -247,7 +247,7 @@ def test_the_numbers_of_attention_kernels_agree_with_torch():
 
 @pytest.mark.parametrize("allowed", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
 def test_the_recorded_kernel_is_the_one_that_torch_chooses(allowed):
-    shape = models.find_preset("llama", "tiny").shape
+    shape = presets.find_preset("llama", "tiny").shape
     with torch.nn.attention.sdpa_kernel(allowed):
         chosen = torch_attention.kernel(
             shape, batch=1, sequence_length=64, dtype=torch.float32, device=torch.device("cpu")

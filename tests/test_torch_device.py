@@ -7,7 +7,7 @@ from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
 from tensorprimat.machine.torch_device import existing_device
-from tensorprimat.micro import passes
+from tensorprimat.measure import passes
 from tensorprimat.session import preflight
 
 NODE = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")

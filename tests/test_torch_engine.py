@@ -21,7 +21,7 @@ import torch
 from architectures import completed
 from torch.nn import functional
 
-from tensorprimat.core import models, store, training_memory
+from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
@@ -31,6 +31,7 @@ from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import presets, training_memory
 
 MODULE = "tensorprimat.engines.torch.engine"
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(), host="here")
@@ -94,7 +95,7 @@ class Run:
     ],
 )
 def test_models_have_the_published_shape_and_count(model, preset, parameters):
-    required = models.find_preset(model, preset)
+    required = presets.find_preset(model, preset)
     with torch.device("meta"):
         built = LanguageModel(required)
     assert sum(parameter.numel() for parameter in built.parameters()) == parameters
@@ -105,9 +106,9 @@ def test_models_have_the_published_shape_and_count(model, preset, parameters):
 @pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
 def test_the_loss_is_that_of_transformers(model):
     torch.manual_seed(1)
-    network = LanguageModel(models.find_preset(model, "tiny"))
+    network = LanguageModel(presets.find_preset(model, "tiny"))
     tokens = torch.randint(0, 1000, (2, 100))
-    untouched = torch_model.causal_model(models.find_preset(model, "tiny"), attention="eager")
+    untouched = torch_model.causal_model(presets.find_preset(model, "tiny"), attention="eager")
     untouched.load_state_dict(network.causal.state_dict())
     reference = untouched(input_ids=tokens, labels=tokens, use_cache=False).loss
     reference.backward()
@@ -168,7 +169,7 @@ def test_cross_entropy_in_bfloat16_keeps_types_and_is_near(how):
 
 
 def test_rotary_frequencies_survive_the_conversion_to_bfloat16():
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     before = next(part.inv_freq for part in network.modules() if hasattr(part, "inv_freq"))
     network.to(torch.bfloat16)
     network.restore_rotary()
@@ -273,7 +274,7 @@ def test_a_tiny_model_trains_and_learns(tmp_path):
     assert (config.attention_backend, config.attention_kernel, config.compile) == ("sdpa", "flash", False)
     assert (config.recompute, config.fused_kernels) == ("none", "linear cross-entropy, AdamW")
     assert {"torch", "lightning", "transformers", "python"} <= set(config.versions)
-    assert result.model.shape == models.find_preset("llama", "tiny").shape
+    assert result.model.shape == presets.find_preset("llama", "tiny").shape
     assert result.provenance.engine == "torch"
     assert not [warning for warning in result.warnings if warning.startswith(("training_config", "timer", "model"))]
     assert sum(" Step " in line for line in printed) >= 10

@@ -9,7 +9,7 @@ import pytest
 import torch
 from architectures import completed
 
-from tensorprimat.core import models, settings, store
+from tensorprimat.core import settings, store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
@@ -19,6 +19,7 @@ from tensorprimat.engines.torch import engine, fp8
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import presets
 
 RECIPES = settings.option("fp8_recipe").choices
 
@@ -168,7 +169,7 @@ def stand_in(monkeypatch):
 
 
 def test_every_linear_layer_but_the_head_is_converted(monkeypatch):
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     before = sum(isinstance(part, torch.nn.Linear) for part in network.decoder.layers.modules())
     requested = stand_in(monkeypatch)
     assert fp8.convert_layers(network.decoder.layers, "rowwise") == before
@@ -179,13 +180,13 @@ def test_every_linear_layer_but_the_head_is_converted(monkeypatch):
 @pytest.mark.parametrize("recipe", ["tensorwise", "mxfp8"])
 @pytest.mark.parametrize("size", [(17, 17), (32, 20), (20, 32)])
 def test_a_model_with_a_layer_that_does_not_fit_the_units_is_refused(recipe, size):
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     network.decoder.layers[1].mlp.up_proj = torch.nn.Linear(*size, bias=False)
     with pytest.raises(UsageError, match=r"multiples of (16|32); mlp.up_proj.weight .* use --precision bf16$"):
         fp8.convert_layers(network.decoder.layers, recipe)
 
 
-@pytest.mark.parametrize("preset", models.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
+@pytest.mark.parametrize("preset", presets.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
 def test_every_matrix_of_the_layers_of_a_built_in_model_is_converted(preset):
     with torch.device("meta"):
         network = LanguageModel(preset)
@@ -217,7 +218,7 @@ def test_a_model_with_experts_is_refused_before_it_trains_in_fp8(monkeypatch, ki
 
 
 def test_warnings_of_torchaos_import_are_not_printed():
-    LanguageModel(models.find_preset("llama", "tiny"))
+    LanguageModel(presets.find_preset("llama", "tiny"))
     for name in ("torchao", "torch.utils._pytree"):
         assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
 
@@ -261,7 +262,7 @@ class _Wrapped(torch.nn.Parameter):
 
 
 def test_layers_that_torchao_leaves_as_they_are_end_the_run(monkeypatch):
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     stand_in(monkeypatch)
     monkeypatch.setattr(sys.modules["torchao.float8"], "convert_to_float8_training", lambda module, **_: module)
     with pytest.raises(RunError, match="torchao converted 0 of 28 linear layers to FP8; use --precision bf16"):
@@ -269,7 +270,7 @@ def test_layers_that_torchao_leaves_as_they_are_end_the_run(monkeypatch):
 
 
 def test_mxfp8_takes_every_linear_layer_but_the_head(monkeypatch):
-    network = LanguageModel(models.find_preset("llama", "tiny"))
+    network = LanguageModel(presets.find_preset("llama", "tiny"))
     wrapped, recipes = [], []
     modules = {name: types.ModuleType(name) for name in MXFP8_MODULES}
     config, quantization = modules["torchao.prototype.moe_training.config"], modules["torchao.quantization"]

@@ -15,14 +15,15 @@ import torch
 from test_torch_engine import spec_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tensorprimat.core import models, store
-from tensorprimat.core.recompute import describe
+from tensorprimat.core import store
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.engines.torch import engine as torch_engine
-from tensorprimat.engines.torch import fp8, observed
+from tensorprimat.engines.torch import fp8, observations
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.engines.torch.optimizer import adamw
+from tensorprimat.models import presets
+from tensorprimat.models.recompute import describe
 
 pytestmark = [  # of torch, while it compiles
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
@@ -46,7 +47,7 @@ def without_compiled_code():
 
 @pytest.fixture
 def network():
-    return LanguageModel(models.find_preset("llama", "tiny"), sequence_length=16)
+    return LanguageModel(presets.find_preset("llama", "tiny"), sequence_length=16)
 
 
 def operations_of(network, *, fused=True):
@@ -54,7 +55,7 @@ def operations_of(network, *, fused=True):
     optimizer, tokens = adamw(network, fused=fused), torch.arange(34).reshape(2, 17)
     operations = Counter()
     for recorded in (Counter(), operations):
-        with observed.recording(recorded):
+        with observations.recording(recorded):
             network(tokens).backward()
             optimizer.step()
         optimizer.zero_grad()
@@ -68,7 +69,7 @@ def compiled(network, backend="aot_eager"):
 
 
 def ran(network, planned, **options):
-    return observed.observed_settings(operations_of(network, **options), planned, layers=LAYERS)
+    return observations.observed_settings(operations_of(network, **options), planned, layers=LAYERS)
 
 
 @pytest.mark.parametrize("recompute", ["none", "full", "every second layer", KEEPS_ATTENTION, KEEPS_PRODUCTS])
@@ -125,7 +126,7 @@ def test_a_compiled_graph_with_plain_products_for_attention_is_seen(network):
     """Torch's cache of compiled graphs returns one that was traced while the flash kernel was switched off."""
     with sdpa_kernel(SDPBackend.MATH):
         operations = operations_of(compiled(network))
-    assert observed.observed_settings(operations, COMPILED, layers=LAYERS)[0] == {"attention_kernel": "math"}
+    assert observations.observed_settings(operations, COMPILED, layers=LAYERS)[0] == {"attention_kernel": "math"}
 
 
 @torch._dynamo.config.patch(recompile_limit=1)
@@ -152,11 +153,11 @@ def test_a_layer_in_several_graphs_is_seen(network, monkeypatch):
 
 
 def test_without_recorded_operations_no_setting_is_corrected():
-    assert observed.observed_settings({}, COMPILED, layers=LAYERS) == ({}, [])
+    assert observations.observed_settings({}, COMPILED, layers=LAYERS) == ({}, [])
 
 
 def test_nothing_is_recorded_while_another_profiler_is_active(network):
-    with torch.autograd.profiler.profile(), observed.recording(operations := Counter()):
+    with torch.autograd.profiler.profile(), observations.recording(operations := Counter()):
         network(torch.arange(34).reshape(2, 17))
     assert not operations
 
@@ -168,7 +169,7 @@ class _Record:
 
 def test_a_thread_that_was_within_an_operation_at_the_start_is_read_all_the_same():
     records = [_Record("pop", "before"), _Record("push", "mm"), _Record("push", "mm"), _Record("pop", "mm")]
-    assert list(observed._begun([*records, _Record("push", "mm")])) == ["mm", "mm"]
+    assert list(observations._begun([*records, _Record("push", "mm")])) == ["mm", "mm"]
 
 
 @contextmanager

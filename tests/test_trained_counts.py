@@ -4,7 +4,7 @@ import pytest
 from test_nemo_log import log, row
 
 from tensorprimat import logs
-from tensorprimat.core import flops, shapes
+from tensorprimat.models import flops, shapes
 
 LITGPT = [
     "{'micro_batch_size': 1, 'global_batch_size': 8, 'max_seq_length': 512}",

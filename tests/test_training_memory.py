@@ -9,9 +9,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorprimat.core import models, training_memory
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.memory_estimate import CONTEXT_BYTES
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.units import GB
@@ -22,6 +20,8 @@ from tensorprimat.engines.torch import cross_entropy, fp8, linear
 from tensorprimat.engines.torch import memory as torch_memory
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import presets, training_memory
+from tensorprimat.models.memory_estimate import CONTEXT_BYTES
 
 H100 = Machine(
     platform="nvd",
@@ -42,7 +42,7 @@ def spec(**changes):
 
 
 def without_window(model, **changes):
-    preset = models.find_preset(model, "full")
+    preset = presets.find_preset(model, "full")
     return dataclasses.replace(preset, shape=preset.shape.model_copy(update={"sliding_window": None, **changes}))
 
 
@@ -101,7 +101,7 @@ def test_a_plan_knows_whether_torch_fuses_the_norm(monkeypatch, compiled):
 def test_a_compiled_layer_in_fp8_keeps_what_its_partitioned_graph_hands_to_backward(kept):
     """As torchao 0.18 or our own products run; one in MXFP8, 5 s to count, keeps each of attention's outputs twice."""
     pytest.importorskip("torchao")
-    tiny = models.find_preset("llama", "tiny")
+    tiny = presets.find_preset("llama", "tiny")
     sizes = {"num_layers": 1, "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
     preset = dataclasses.replace(tiny, shape=tiny.shape.model_copy(update={**sizes, "ffn_hidden_size": 320}))
     with FakeTensorMode():
@@ -147,8 +147,8 @@ def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward(aut
     def backward(graph, _inputs):
         return graph.forward
 
-    shape = models.find_preset("llama", "tiny").shape.model_copy(update={"hidden_size": 96, "num_attention_heads": 6})
-    preset = dataclasses.replace(models.find_preset("llama", "tiny"), shape=shape)
+    shape = presets.find_preset("llama", "tiny").shape.model_copy(update={"hidden_size": 96, "num_attention_heads": 6})
+    preset = dataclasses.replace(presets.find_preset("llama", "tiny"), shape=shape)
     network = LanguageModel(preset, sequence_length=64).to(torch.float32 if autocast else torch.bfloat16)
     backend = aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=min_cut_rematerialization_partition)
     torch._dynamo.reset()
@@ -170,7 +170,7 @@ def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward(aut
 @pytest.mark.parametrize("tokens", [1024, 8192])
 def test_the_loss_needs_the_estimated_workspace(monkeypatch, model, tokens):
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
-    shape = models.find_preset(model, "full").shape
+    shape = presets.find_preset(model, "full").shape
     with FakeTensorMode():
         head = torch.empty((shape.vocab_size, shape.hidden_size), dtype=torch.bfloat16, requires_grad=True)
         hidden = torch.empty((tokens, shape.hidden_size), dtype=torch.bfloat16, requires_grad=True)
@@ -274,7 +274,7 @@ def test_a_compiled_layer_casts_its_weights_again_where_it_is_recomputed():
     alone = {"precision": "fp16", "compile": True}
     kept, again = [training_memory.estimate(spec(recompute=one, **alone)) for one in ("none", "full")]
     eager = training_memory.estimate(spec(recompute="full", precision="fp16"))
-    casts = 2 * (models.find_preset("llama").matrix_parameters - 128256 * 4096)
+    casts = 2 * (presets.find_preset("llama").matrix_parameters - 128256 * 4096)
     assert eager.activations - again.activations == pytest.approx(casts)
     assert kept.activations - again.activations > casts
 

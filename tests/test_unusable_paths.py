@@ -21,11 +21,12 @@ from job_logs import JOBS, Job
 from test_passes import spec
 
 from tensorprimat.cli import main
-from tensorprimat.core import atomic, mlperf_library, regular, store
+from tensorprimat.core import mlperf_library, store
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.logs import discover
 from tensorprimat.logs.text import Log
+from tensorprimat.system import atomic, regular
 
 TOO_LONG = {
     "a name of 300 characters": "x" * 295 + ".json",

@@ -4,7 +4,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
-from tensorprimat.micro import isolated, passes, warmup
+from tensorprimat.measure import isolation, passes, warmup
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import micro as cell_plots
 
@@ -95,7 +95,7 @@ def test_a_study_without_measurements_says_that_nothing_could_be_measured():
 
 def test_the_study_writes_cells_table_csv_and_plot(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
-        isolated, "measure_isolated", passes.measure_cell
+        isolation, "measure_isolated", passes.measure_cell
     )  # a process takes long to start; test_sweep.py starts some
     flags = ["--counts", "0,1", "--trials", "2", "--device", "cpu", "--output", str(tmp_path)]
     assert main(["warmup", *QUICK, *flags]) == 0

@@ -174,13 +174,13 @@ def schema() -> str:
 def mfu_page() -> str:
     """Return the page of published training throughput and MFU, one table per model."""
     from tensorprimat.analysis import published
-    from tensorprimat.core import models
+    from tensorprimat.models import presets
 
     parts = [MFU_HEAD]
     every = [one for one in published.baselines() if one.row and (one.entry is None or one.mfu.value)]
     for model in dict.fromkeys(one.row.model for one in every if one.row):
-        known = any(preset.model == model for preset in models.PRESETS)
-        title = models.find_preset(model).title if known else model
+        known = any(preset.model == model for preset in presets.PRESETS)
+        title = presets.find_preset(model).title if known else model
         rows = []
         for one in every:
             row = one.row

@@ -38,7 +38,7 @@ from tensorprimat.analysis.ratios import (
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
 from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable_results
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.explained import explained
+from tensorprimat.core.explanations import explained
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed, stated_watts
 from tensorprimat.core.store import Loaded

@@ -24,11 +24,12 @@ from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, metric_for
 from tensorprimat.analysis.records import Difference, Fairness, must_match
-from tensorprimat.core import configurations, flops, settings, shapes
+from tensorprimat.core import methodologies, settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field, seeds_agree
 from tensorprimat.core.quantities import as_stated, shortened_list
 from tensorprimat.core.result import Model, ModelShape, Result
+from tensorprimat.models import flops, shapes
 
 FEWEST_WITH_A_MISS = 3  # runs of a side, one of which may miss the quality target: a benchmark of MLPerf has 3 or more
 MOCK_DATA = "mock"  # tokens without documents fill every sequence, so there is nothing to pack
@@ -154,7 +155,7 @@ _REMEDIES = {
 def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
     """Judge the fields of the work alone."""
     known = {d.field: d for d in differences if d.weight == "work"}
-    if configurations.reconciled(pair):
+    if methodologies.reconciled(pair):
         del known["methodology"]
     remedies = [remedy for key, remedy in _REMEDIES.items() if key in known and _refuses(known[key])]
     refusals = [_spell_work(d) for d in known.values() if d.field in _REMEDIES and _refuses(d)]
@@ -273,7 +274,7 @@ def _all_stated_and_equal(pair: Sequence[Result]) -> bool:
     if any(BY_KEY["packing"].read(one) is None and BY_KEY["data"].read(one) != MOCK_DATA for one in pair):
         return False  # documents of a data set have lengths of their own
     unequal = [key for key in ("methodology", "peft", "packing") if len({BY_KEY[key].read(one) for one in pair}) > 1]
-    return not unequal or (unequal == ["methodology"] and configurations.reconciled(pair) is not None)
+    return not unequal or (unequal == ["methodology"] and methodologies.reconciled(pair) is not None)
 
 
 def _task(pair: Sequence[Result]) -> tuple[str, float] | None:
@@ -316,7 +317,7 @@ def _batch_differs(pair: Sequence[Result]) -> tuple[str, ...]:
 
 def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Difference]) -> str:
     """Return the level in words; values are in the order baseline against candidate."""
-    names = configurations.reconciled(pair)
+    names = methodologies.reconciled(pair)
     if work.level == "identical":
         return f"{LEVELS['identical'].sentence}." + (f" {names}." if names else "")
     sentence = LEVELS[work.level].sentence

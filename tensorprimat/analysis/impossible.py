@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorprimat.core import catalogue, flops
+from tensorprimat.core import catalogue
 from tensorprimat.core.quantities import count, of_data_sheet, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
+from tensorprimat.models import flops
 
 _ROUNDING = 1.005  # a peak and a rate are printed with three digits
 REMEDY = "Check the settings that the error names, and state the correct ones by flag."

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tensorprimat.analysis.metric import Input, missing
-from tensorprimat.core import catalogue, models, settings, shapes
+from tensorprimat.core import catalogue, settings
 from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import alternatives, as_stated, count, of_data_sheet
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.units import GB, MEGA, TERA
+from tensorprimat.models import presets, shapes
 
 CONFIGURED = "the run's configuration"
 PROCESSOR = "no peak FLOP/s is known for this CPU"
@@ -86,7 +87,7 @@ def shape(result: Result) -> Input:
         advice = f" {named.name}" if named.preset is None else ", or --preset full"
         advice += f" if {name!r} is the published model"
     if known is not None:
-        described = f"{shapes.title_of(known) or 'own shape'} ({count(models.parameters(known))} parameters)"
+        described = f"{shapes.title_of(known) or 'own shape'} ({count(presets.parameters(known))} parameters)"
     return Input(
         name="model shape",
         value=described,

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.metric import Input, Metric, derive, missing, unknown
-from tensorprimat.core import models, settings
+from tensorprimat.core import settings
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.quantities import counted, gigabytes
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB, NUMBER_BYTES
+from tensorprimat.models import presets
 
 ROOMY, TIGHT = 0.50, 0.95  # below: memory is unused; above: fragmentation or a longer sequence may exhaust it
 MIXED_PRECISION_ADAM_BYTES = 16  # of one parameter: Rajbhandari et al., ZeRO, 2020, section 3.1
@@ -97,7 +98,7 @@ def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
 def fixed_state(result: Result) -> Input:
     """Return the estimated weights, gradients and optimizer state on one GPU in 10**9 bytes, at any batch size."""
     name, config = "fixed state", result.training_config
-    parameters = models.parameters(result.model.shape) if result.model.shape else result.model.parameters
+    parameters = presets.parameters(result.model.shape) if result.model.shape else result.model.parameters
     if not parameters:
         return missing(name, "the number of parameters is not known", unit="GB")
     if _may_split_experts(result):

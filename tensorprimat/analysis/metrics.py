@@ -14,14 +14,15 @@ from dataclasses import dataclass, field, replace
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
-from tensorprimat.core import catalogue, flops, models, recompute
+from tensorprimat.core import catalogue
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.explained import Explained, explained
+from tensorprimat.core.explanations import Explained, explained
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import as_stated, count, fixed, of_data_sheet, percent
 from tensorprimat.core.result import ModelShape, Result
 from tensorprimat.core.units import TERA
+from tensorprimat.models import flops, presets, recompute
 
 SAME_CONVENTION = 0.01  # allows for rounding and a padded vocabulary; most conventions differ by more for one model,
 # and between those that do not (torchtitan, full_attention) the restated figure hardly changes
@@ -244,7 +245,7 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     """Return MFU × FLOPs executed / FLOPs of the model (Korthikanti et al., Reducing Activation Recomputation, 2022).
 
     Layers run again, never the output head. `full`: their whole forward pass, without the last product where torch
-    stops at what backward needs. A plan of the torch engine names its operations (core/recompute). `selective`: the
+    stops at what backward needs. A plan of the torch engine names its operations (models/recompute). `selective`: the
     attention core with Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no
     attention (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the factor).
     """
@@ -267,9 +268,9 @@ def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
     if kind is None or shape is None or not length or model is None:
         return derive("hfu", (mfu.as_input(), stated), lambda mfu: mfu)
     counting = flops.convention_named(convention)
-    products = 2 * min(counting.weights(shape), models.matrix_parameters(shape) - shape.vocab_size * shape.hidden_size)
+    products = 2 * min(counting.weights(shape), presets.matrix_parameters(shape) - shape.vocab_size * shape.hidden_size)
     core = counting.attention(shape, length) / 3
-    second = models.every_second_product(shape)  # None only for a kind that `_of_unknown_cost` has refused
+    second = presets.every_second_product(shape)  # None only for a kind that `_of_unknown_cost` has refused
     if named is not None:
         costs = recompute.operations_of(shape, sequence_length=length, width=1)
         of_products = recompute.recomputed_flops(costs, set(named) - {recompute.ATTENTION}) * shape.num_layers
@@ -289,7 +290,7 @@ def _of_unknown_cost(kind: str, shape: ModelShape) -> str | None:
     """Return the features of a model for which the cost of recomputing parts of it is unknown, or None."""
     if shape.experts or shape.latent_attention or shape.windowed_layers:
         return "experts, latent attention or windows in some layers"
-    of_products = kind == _SECOND_PRODUCT and models.every_second_product(shape) is None
+    of_products = kind == _SECOND_PRODUCT and presets.every_second_product(shape) is None
     return "an attention with biases" if of_products else None
 
 

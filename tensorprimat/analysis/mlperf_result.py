@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.core import mlperf_rules, models, names, settings
+from tensorprimat.core import mlperf_rules, names, settings
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
@@ -18,6 +18,7 @@ from tensorprimat.core.result import Run as RunRecord
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.models import presets
 
 _ENGINE = "mlperf"
 TRAINED_WHOLE = {"llama31_8b": "llama"}
@@ -81,7 +82,7 @@ def result_of_entry(entry: Entry) -> Result:
         facts.append(RunRecord(index=number, time_to_train_seconds=run.seconds, samples_to_train=run.samples))
     rules = mlperf_rules.benchmark_rules(entry.benchmark)
     device = entry.device_name or entry.gpu
-    preset = models.find_preset(TRAINED_WHOLE[entry.benchmark]) if entry.benchmark in TRAINED_WHOLE else None
+    preset = presets.find_preset(TRAINED_WHOLE[entry.benchmark]) if entry.benchmark in TRAINED_WHOLE else None
     found = summarise(
         Result(
             platform=platform_of(device),

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core import catalogue, flops, mlperf_rules, shapes
+from tensorprimat.core import catalogue, mlperf_rules
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.core.units import TERA
+from tensorprimat.models import flops, shapes
 
 _FEWEST = 2  # timed runs; one time may be equal by chance, several in milliseconds are not
 

@@ -19,7 +19,7 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
 from tensorprimat.analysis.mlperf_score import ComputedMfu
 from tensorprimat.analysis.records import Against, Comparison, PublishedComparison, Side
-from tensorprimat.core import catalogue, flops, mlperf_rules, models, names, shapes
+from tensorprimat.core import catalogue, mlperf_rules, names
 from tensorprimat.core.catalogue import Published, find_gpu, find_gpu_of
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry, Library, bundled
@@ -27,6 +27,7 @@ from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.quantities import alternatives, percent
 from tensorprimat.core.quantities import rate as numeral
 from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.models import flops, presets, shapes
 
 _ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"
@@ -242,7 +243,7 @@ def as_result(row: Published) -> Result:
 
 def _shape(model: str) -> ModelShape | None:
     try:
-        return models.find_preset(model).shape
+        return presets.find_preset(model).shape
     except UsageError:  # a model that this project does not train
         rules = (one for one in mlperf_rules.benchmarks() if names.key(one.name) == model and one.shape)
         found = next((shapes.parse_shape(one.shape).shape for one in rules if one.shape), None)

@@ -10,7 +10,7 @@ from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.core.catalogue import Published
-from tensorprimat.core.explained import Explained
+from tensorprimat.core.explanations import Explained
 from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.terms import Term

@@ -25,11 +25,11 @@ from typing import Any, TextIO
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would search every installed package
 
 from tensorprimat.cli import completion, earlier
-from tensorprimat.core import regular
 from tensorprimat.core.errors import TensorPrimatError, UsageError, of_file_system
-from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import harmless
+from tensorprimat.system import regular
+from tensorprimat.system.safe_text import one_line
 
 COMMANDS = {
     "run": "run every model on this machine, or read its logs",
@@ -161,7 +161,7 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
     program = program or f"tprimat {typed}"
     rest = earlier.arguments_of(name, rest)
     if name == "extract":
-        importlib.import_module("tensorprimat.core.digest").begin_first(rest)
+        importlib.import_module("tensorprimat.system.digest").begin_first(rest)
     gc.set_threshold(RARELY, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)  # a search at the end finds nothing of use and takes a tenth of a second
     try:

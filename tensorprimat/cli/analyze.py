@@ -49,11 +49,11 @@ def command(
     from functools import partial
 
     from tensorprimat.cli.live import with_progress
-    from tensorprimat.core import atomic
     from tensorprimat.core.errors import UsageError
-    from tensorprimat.core.safe_text import one_line
     from tensorprimat.reports import survey as report
     from tensorprimat.session.survey import survey_folders
+    from tensorprimat.system import atomic
+    from tensorprimat.system.safe_text import one_line
 
     stated = shared_options.statements(typed_facts)
     if json and csv:

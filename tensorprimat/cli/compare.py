@@ -94,7 +94,7 @@ def command(
             start_call(_load_matplotlib)  # the second process imports it while this one reads results
         from tensorprimat.analysis.compare import compare
         from tensorprimat.analysis.metrics import MetricChoices
-        from tensorprimat.core.statements import laid_over, typed_count
+        from tensorprimat.core.fact_values import laid_over, typed_count
         from tensorprimat.reports.sections import COMPARISON
         from tensorprimat.session import sides
 
@@ -141,8 +141,8 @@ def command(
 
 def write_one(comparison: Comparison, report: Report, file: Path) -> None:
     """Write the one form of a report that the file's ending names."""
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.plots import comparison as comparison_plot
+    from tensorprimat.system.atomic import write_atomically
 
     ending = file.suffix.lower()
     if ending == ".png":
@@ -178,7 +178,7 @@ def documents(comparison: Comparison, report: Report, pictures: Iterable[str]) -
 
 def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
     """Write files into a folder, each whole or not at all. Returns names."""
-    from tensorprimat.core.atomic import write_atomically
+    from tensorprimat.system.atomic import write_atomically
 
     for name, content in files.items():
         write_atomically(folder / name, content)

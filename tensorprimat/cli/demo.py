@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 from tensorprimat.cli.shared_options import switch, takes
-from tensorprimat.core.regular import resolved
-from tensorprimat.core.safe_text import one_line
+from tensorprimat.system.regular import resolved
+from tensorprimat.system.safe_text import one_line
 
 ENTRIES = {
     "AMD MI355X": "mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b",
@@ -46,7 +46,6 @@ def command(
     from tensorprimat.analysis.published import find_baseline, result_of_baseline
     from tensorprimat.cli.compare import write_reports
     from tensorprimat.cli.options import writable_folder
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.mlperf_library import DERIVED, bundled
     from tensorprimat.core.store import Loaded
     from tensorprimat.reports import harmless
@@ -55,6 +54,7 @@ def command(
     from tensorprimat.reports.plots.canvas import can_draw
     from tensorprimat.reports.plots.mlperf import task
     from tensorprimat.session.second_process import second_process
+    from tensorprimat.system.atomic import write_atomically
 
     loaded = [
         Loaded(path=Path(name), result=result_of_baseline(find_baseline(name)), side=label)

@@ -61,7 +61,7 @@ def command(
       2  a flag is wrong, or there is no result
     """
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.core.statements import laid_over
+    from tensorprimat.core.fact_values import laid_over
     from tensorprimat.reports.json import render
     from tensorprimat.reports.plots import comparison as comparison_plot
     from tensorprimat.reports.sections import ENHANCED
@@ -99,8 +99,8 @@ def choices(typed: Mapping[str, Any], *, near: Sequence[Path]) -> MetricChoices:
     """
     from tensorprimat.analysis.metrics import MetricChoices
     from tensorprimat.core import preflight
-    from tensorprimat.core.flops import convention_named
-    from tensorprimat.core.statements import typed_tokens
+    from tensorprimat.core.fact_values import typed_tokens
+    from tensorprimat.models.flops import convention_named
 
     tokens = typed_tokens(typed["budget_tokens"])
     if tokens is None or tokens < 1:

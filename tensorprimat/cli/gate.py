@@ -76,7 +76,7 @@ def command(
     """
     from tensorprimat.analysis.gate import Limits, gate
     from tensorprimat.analysis.ratios import StatedScatter
-    from tensorprimat.core.statements import laid_over
+    from tensorprimat.core.fact_values import laid_over
     from tensorprimat.reports.gate import render_gate
     from tensorprimat.session.sides import load_any
 

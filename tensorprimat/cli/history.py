@@ -49,12 +49,12 @@ def command(
     """
 
     from tensorprimat.analysis.history import METRICS, metric_history, number_left_out
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports import harmless
     from tensorprimat.reports.console import safe, table
     from tensorprimat.reports.history import render_csv
     from tensorprimat.reports.history import series_table as table_of
     from tensorprimat.session.history import results_of
+    from tensorprimat.system.atomic import write_atomically
 
     if metric not in METRICS:
         raise UsageError(f"--metric {metric}: must be one of {', '.join(METRICS)}")

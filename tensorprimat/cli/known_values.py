@@ -74,7 +74,7 @@ def formats() -> Iterable[str]:
 
 def model_sizes() -> Iterable[str]:
     """Return the shapes that cells are measured of."""
-    from tensorprimat.micro.grid import size_names
+    from tensorprimat.measure.grid import size_names
 
     return size_names()
 

@@ -35,7 +35,7 @@ def command(
       2  a flag is wrong, or the file is neither a result nor a training log
     """
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.core.statements import laid_over
+    from tensorprimat.core.fact_values import laid_over
     from tensorprimat.reports.json import render
     from tensorprimat.reports.sections import ENHANCED
     from tensorprimat.session.sides import load_any

@@ -111,7 +111,7 @@ def with_cell_options(
 def requested_cells(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
     """Return the cells that a command times. typed: its shared options; own: its other ones. Raises UsageError."""
     from tensorprimat.engines.launchers import refuse_ranks
-    from tensorprimat.micro import grid
+    from tensorprimat.measure import grid
 
     refuse_ranks("a measurement of one device")
     values = {"shape": None, "memory_limit": None, "data": None, **typed, **own}
@@ -190,8 +190,8 @@ def output_place(output: Path) -> tuple[Path, Path | None]:
 def write_file(cells: Sequence[MicroResult], file: Path, *, heading: str, text: Sequence[str] = ()) -> Path:
     """Write the cells in the form that the ending names: a JSON array, a row per cell, or a table."""
     from tensorprimat.core import micro_result as cell_files
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.micro_tables import render_csv
+    from tensorprimat.system.atomic import write_atomically
 
     ending = file.suffix.lower()
     if ending == ".json":

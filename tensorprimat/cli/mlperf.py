@@ -139,8 +139,8 @@ def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_
         print((report.gpu_json if as_json else report.gpu_text)(found.scalings, found.rounds, confidence), end="")
     if plot is None or isinstance(found, OfVendors):
         return
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.reports.plots import mlperf as mlperf_plot
+    from tensorprimat.system.atomic import write_atomically
 
     if isinstance(found, OfTwoGpus):
         pictures = mlperf_plot.task(found.tasks[0], confidence, (form,))
@@ -154,9 +154,9 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
     from tensorprimat.cli.live import with_progress
     from tensorprimat.cli.options import refuse_unwritable
     from tensorprimat.core import mlperf_library
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.logs.mlperf import round as mlperf_round
     from tensorprimat.reports import mlperf as report
+    from tensorprimat.system.atomic import write_atomically
 
     if len(names) != 1:
         raise UsageError(f"import: name one folder, not {len(names)}")

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tensorprimat.core import atomic
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.quantities import TypedNumber, alternatives
-from tensorprimat.core.safe_text import one_line
+from tensorprimat.system import atomic
+from tensorprimat.system.safe_text import one_line
 
 
 def fraction(flag: str, text: str) -> TypedNumber:

@@ -53,7 +53,7 @@ def command(
     from tensorprimat.cli.options import named_file, writable_folder
     from tensorprimat.core import micro_result as cell_files
     from tensorprimat.machine.platform import detect_platform
-    from tensorprimat.micro import passes, sweep
+    from tensorprimat.measure import passes, sweep
     from tensorprimat.reports.micro_tables import cells_table
 
     specs = options.requested_cells(chosen, context_length=context_length, batch_size=batch_size)

@@ -78,9 +78,9 @@ def command(
     """  # fmt: skip
     from tensorprimat.cli.options import refuse_file
     from tensorprimat.core.errors import UsageError
+    from tensorprimat.core.fact_values import typed_count
     from tensorprimat.core.notices import Notice
     from tensorprimat.core.spec import MODELS, RunSettings
-    from tensorprimat.core.statements import typed_count
     from tensorprimat.engines import launchers, prepare
     from tensorprimat.engines.nemo import engine as nemo
     from tensorprimat.engines.registry import ENGINES

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import atomic, store
+from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
+from tensorprimat.system import atomic
 
 
 def refuse_several(path: Path, results: int) -> None:

@@ -19,7 +19,7 @@ from tensorprimat.core.quantities import TypedNumber, as_stated
 from tensorprimat.core.settings import BY_NAME, WITH_OPTION, Option
 
 if TYPE_CHECKING:
-    from tensorprimat.core.statements import Statement
+    from tensorprimat.core.fact_values import Statement
     from tensorprimat.engines.cluster.executors import Cluster
 
 IN_AB = frozenset(one.option.parameter for one in WITH_OPTION if one.option and one.option.in_ab)
@@ -168,7 +168,7 @@ def with_fact_options(
 
 def statements(typed: Mapping[str, Any], *, warmup_steps: int | None = None) -> tuple[Statement, ...]:
     """Return the stated facts, checked. typed: the keywords of a command. Raises UsageError that names the flag."""
-    from tensorprimat.core.statements import read_statements
+    from tensorprimat.core.fact_values import read_statements
 
     return read_statements({**{name: typed.get(name) for name in LOG_OPTIONS}, "warmup_steps": warmup_steps})
 

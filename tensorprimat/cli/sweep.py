@@ -12,7 +12,7 @@ from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c, refuse_output
 from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.core.quantities import rough_time
-from tensorprimat.core.regular import resolved
+from tensorprimat.system.regular import resolved
 
 if TYPE_CHECKING:
     from tensorprimat.core.micro_result import MicroResult
@@ -67,9 +67,9 @@ def command(
       2  a flag is wrong, or flags contradict each other
     """
     from tensorprimat.machine.platform import detect_platform
-    from tensorprimat.micro import isolated, passes, sweep
-    from tensorprimat.micro.advice import with_spilling
-    from tensorprimat.micro.sweep import estimate_all
+    from tensorprimat.measure import isolation, passes, sweep
+    from tensorprimat.measure.advice import with_spilling
+    from tensorprimat.measure.sweep import estimate_all
     from tensorprimat.reports.micro_tables import basis_of_estimates, cells_table, estimates_table
 
     data = chosen["data"]
@@ -94,7 +94,7 @@ def command(
         options.print_table(estimates_table(specs, estimates, machine.gpu_info.total_memory_gb))
         return 0
     folder, file = options.output_place(output)
-    measure = passes.measure_cell if in_process else isolated.measure_isolated
+    measure = passes.measure_cell if in_process else isolation.measure_isolated
     name = machine.gpu_info.device_name
     done: list[MicroResult] = []
     complete = False
@@ -128,7 +128,7 @@ class Progress:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bar
 
-        from tensorprimat.micro.sweep import TimeLeft
+        from tensorprimat.measure.sweep import TimeLeft
         from tensorprimat.reports import harmless
 
         self._time_left, self._total, self._done = TimeLeft(weights), len(weights), 0

@@ -42,7 +42,7 @@ def command(
     from collections import Counter
 
     from tensorprimat.analysis.verify import WRONG, verify
-    from tensorprimat.core.safe_text import one_line
+    from tensorprimat.system.safe_text import one_line
 
     findings = verify(folder, logs=logs or [])
     wrong = [finding for finding in findings if finding.state in WRONG]

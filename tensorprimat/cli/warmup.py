@@ -58,7 +58,7 @@ def command(
     from tensorprimat.core import micro_result as cell_files
     from tensorprimat.core.errors import UsageError
     from tensorprimat.machine.platform import detect_platform
-    from tensorprimat.micro import advice, grid, isolated, passes, warmup
+    from tensorprimat.measure import advice, grid, isolation, passes, warmup
     from tensorprimat.reports.micro_tables import cells_table
 
     specs = options.requested_cells(
@@ -79,7 +79,7 @@ def command(
     options.print_message(f"{specs[0].title}: {len(tried)} fresh processes")
     try:
         with ended_like_ctrl_c(signal.SIGTERM):
-            for cell in warmup.run_warmup(specs[0], sorted(tried), measure=isolated.measure_isolated):
+            for cell in warmup.run_warmup(specs[0], sorted(tried), measure=isolation.measure_isolated):
                 cells.append(cell)
                 options.print_message(f"  {counted(cell.num_warmups, 'warm-up step')}: {_figure_of(cell)}")
                 cell_files.save(cell, folder / cell.file_name.replace(".json", f"_warmup{cell.num_warmups}.json"))
@@ -104,11 +104,11 @@ def _figure_of(cell: MicroResult) -> str:
 
 def _plot(cells: list[MicroResult], path: Path) -> list[Path]:
     """Return the picture, where matplotlib is there and anything was measured."""
-    from tensorprimat.core.atomic import write_atomically
     from tensorprimat.core.errors import MissingPackageError
-    from tensorprimat.micro import warmup
+    from tensorprimat.measure import warmup
     from tensorprimat.reports.plots import canvas
     from tensorprimat.reports.plots import micro as cell_plots
+    from tensorprimat.system.atomic import write_atomically
 
     if not any(cell.mean_time_ms is not None for cell in cells):
         return []

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from tensorprimat.core import catalogue, flops, quantities, settings
+from tensorprimat.core import catalogue, quantities, settings
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, count, digits_of, fixed, significant
 from tensorprimat.core.result import Reported, Result, TrainingConfig
@@ -21,6 +21,7 @@ from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps, finite
 from tensorprimat.core.terms import RATES, combined
 from tensorprimat.core.units import TERA
+from tensorprimat.models import flops
 
 DISAGREEMENT = 0.02  # figures that imply one another may differ by rounding and by when the clock is read, not by more
 WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its inverse) to point at a wrong configuration

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.micro_result import LARGEST_CELL_BYTES, MicroResult, parsed
 from tensorprimat.core.quantities import count
+from tensorprimat.system import regular
 
 if TYPE_CHECKING:
     import pandas as pd

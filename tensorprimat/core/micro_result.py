@@ -16,14 +16,16 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError, computed_field
 
-from tensorprimat.core import catalogue, flops, models, regular
-from tensorprimat.core.atomic import write_atomically
+from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.quantities import alternatives, count, to_digits
 from tensorprimat.core.records import LARGEST_COUNT, Count, Figure, Record, RoundedRecord, first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import TERA
+from tensorprimat.models import flops, presets
+from tensorprimat.models.presets import COURSE, Preset
+from tensorprimat.system import regular
+from tensorprimat.system.atomic import write_atomically
 
 Pass = Literal["forward", "forward-backward", "train"]
 PASSES: tuple[Pass, ...] = ("forward", "forward-backward", "train")
@@ -76,15 +78,15 @@ class CellSpec(Record):
     def shape(self) -> ModelShape:
         """Return the model's shape with this cell's vocabulary."""
         if self.preset is not None:
-            named = models.find_preset(self.architecture, self.preset).shape
+            named = presets.find_preset(self.architecture, self.preset).shape
             return named if named.vocab_size == self.vocab else named.changed(vocab_size=self.vocab)
         heads = self.num_heads
-        return models.shape_of_numbers(self.num_layers, self.d_model, self.d_ff, heads, heads, self.vocab)
+        return presets.shape_of_numbers(self.num_layers, self.d_model, self.d_ff, heads, heads, self.vocab)
 
     @property
     def as_preset(self) -> Preset:
         """Return the preset that a model class is built from."""
-        named = None if self.preset is None else models.find_preset(self.architecture, self.preset)
+        named = None if self.preset is None else presets.find_preset(self.architecture, self.preset)
         return Preset(
             model=self.architecture,
             name=self.model_size,
@@ -108,7 +110,7 @@ class CellSpec(Record):
     @property
     def num_parameters(self) -> int:
         """Return the number of trainable parameters."""
-        return models.parameters(self.shape)
+        return presets.parameters(self.shape)
 
     @property
     def tokens(self) -> int:

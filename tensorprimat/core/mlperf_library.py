@@ -16,9 +16,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.records import LARGEST_COUNT
+from tensorprimat.system import regular
 
 FORMAT = "tensorprimat-mlperf-library"
 VERSION = 1

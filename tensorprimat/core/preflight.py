@@ -16,13 +16,14 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, regular
-from tensorprimat.core.atomic import write_atomically
+from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import percent, stated_share
 from tensorprimat.core.records import Count, Figure, Record, first_fault
 from tensorprimat.core.result import GpuInfo
+from tensorprimat.system import regular
+from tensorprimat.system.atomic import write_atomically
 
 _LARGEST_BYTES = 2**24  # a record has some kilobytes
 COMPARED = "bf16"

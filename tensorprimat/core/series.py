@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import InputError, MissingFileError
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import COLUMNS, FLOAT_COLUMNS, INTERRUPTIONS, Steps
+from tensorprimat.system import digest, regular
 
 LARGEST_SERIES_BYTES = 2**30  # ten million rows of twelve columns
 NAME_DIGITS = 16  # of the hash in the file's name; the JSON has all of it

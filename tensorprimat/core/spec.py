@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tensorprimat.core import recompute, settings
+from tensorprimat.core import settings
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.notices import Sentences
 from tensorprimat.core.quantities import alternatives, counted, listed
 from tensorprimat.core.records import Record
+from tensorprimat.models import recompute
 
 MODELS = ("llama", "qwen", "mistral")
 
@@ -24,7 +25,7 @@ class RunSpec(Record):
     model: str
     """llama, qwen or mistral, or the name of a model that `config` defines."""
     preset: str
-    """Name of the shape in tensorprimat.core.models: the real one, or tiny."""
+    """Name of the shape in tensorprimat.models.presets: the real one, or tiny."""
     engine: str
     steps: int
     """Measured optimizer steps."""
@@ -59,7 +60,7 @@ class RunSpec(Record):
     and costs the memory of all layers' weights."""
     recompute: str = recompute.NONE
     """Activations that are computed again in backward: none, "every second layer", full, or a plan in words (see
-    core/recompute)."""
+    models/recompute)."""
     falls_back: bool = False
     """The engine chose `recompute`: a run that is out of memory before a measured step starts again with less."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat import logs
-from tensorprimat.core import models, store
+from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, UsageError
-from tensorprimat.core.packages import find_package
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -36,6 +35,8 @@ from tensorprimat.engines.registry import importable
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect_platform
+from tensorprimat.models import presets
+from tensorprimat.system.packages import find_package
 
 BRIDGE_RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}
 """Our model → prefix of its recipe's name. Mistral has no recipe: it uses qwen's, with mistral's model in it."""
@@ -70,7 +71,7 @@ BRIDGE_SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     (("tokenizer.tokenizer_type",), lambda _: "NullTokenizer"),
     (("tokenizer.tokenizer_model",), lambda _: None),
     # The null tokenizer of some versions adds an end-of-document token; it may have no more tokens than the model.
-    (("tokenizer.vocab_size",), lambda spec: models.find_preset(spec.model, spec.preset).shape.vocab_size - 1),
+    (("tokenizer.vocab_size",), lambda spec: presets.find_preset(spec.model, spec.preset).shape.vocab_size - 1),
     (("train.train_iters",), lambda spec: spec.max_steps),
     (("train.micro_batch_size",), lambda spec: spec.micro_batch_size),
     (("train.global_batch_size",), lambda spec: spec.global_batch_size),

@@ -13,9 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tensorprimat.core import config_shapes, decoders, models
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Model, ModelShape, TrainingConfig
 from tensorprimat.core.settings import (
@@ -27,6 +25,8 @@ from tensorprimat.core.settings import (
 )
 from tensorprimat.core.spec import MODELS
 from tensorprimat.machine import environment
+from tensorprimat.models import decoders, huggingface, presets
+from tensorprimat.models.families import FAMILIES
 
 DTYPE_NAMES = {precision: dtype for dtype, precision in PRECISION_OF_DTYPE.items()} | {
     "tf32": "tfloat32",
@@ -310,14 +310,14 @@ def _shape(config: Any, tokenizer: Any) -> tuple[ModelShape | None, int | None]:
         )
     except ValidationError:  # a configuration of something else than a decoder-only transformer
         return None, None
-    return shape, models.parameters(shape)
+    return shape, presets.parameters(shape)
 
 
 def _of_transformers(config: Mapping[str, Any]) -> tuple[ModelShape | None, int | None]:
     """Return the shape and the number of parameters that a transformers configuration states; None for unknown ones."""
     try:
         decoder = decoders.decoder_of(config)
-        return (None, None) if decoder is None else (config_shapes.of_decoder(decoder, config), decoder.parameters)
+        return (None, None) if decoder is None else (huggingface.of_decoder(decoder, config), decoder.parameters)
     except UsageError:
         return None, None
 

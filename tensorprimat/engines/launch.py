@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorprimat
-from tensorprimat.core import atomic, processes, store
+from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.failures import (
     ADVICE,
@@ -38,6 +38,7 @@ from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine import host_memory
+from tensorprimat.system import atomic, processes
 
 GRACE_SECONDS = 15.0  # time to write the measurements; importing torch alone, which ignores signals, takes 5 s
 TERMINATE_SECONDS = 5.0
@@ -49,7 +50,7 @@ ENGINES_OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: (?P<says>.+)"
 """Error line of an engine on stderr: "torch engine: out of memory …"."""
 
 CLUSTER = "cluster engine: "
-"""Prefix of the line in which engines/cluster/submitted reports the outcome of a job on other machines."""
+"""Prefix of the line in which engines/cluster/submission reports the outcome of a job on other machines."""
 
 
 @dataclass(frozen=True, kw_only=True)

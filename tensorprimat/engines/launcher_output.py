@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tensorprimat.core import processes, store
+from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.failures import (
     ADVICE,
@@ -30,6 +30,7 @@ from tensorprimat.core.units import GIB
 from tensorprimat.engines import console, failures
 from tensorprimat.logs.fields import number
 from tensorprimat.machine import host_memory
+from tensorprimat.system import processes
 
 _GRACE_SECONDS = 10.0  # time for interrupted ranks to leave their collectives
 SHOWN_LINES = 15  # last lines of a failed training that are shown again

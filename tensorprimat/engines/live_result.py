@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import atomic, models, names, store
+from tensorprimat.core import names, store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
@@ -24,6 +24,8 @@ from tensorprimat.core.version import __version__
 from tensorprimat.engines import introspect
 from tensorprimat.engines.memory import HOST_PEAK, MemoryReading
 from tensorprimat.machine import environment, platform
+from tensorprimat.models import presets
+from tensorprimat.system import atomic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +109,10 @@ def describe_training(trainer: Any, module: Any, declared: Declared, *, built: b
 def _preset(declared: Declared, model: Model) -> tuple[str | None, list[Notice]]:
     """Return the declared preset without a notice, or None and a notice if the trained model has another size."""
     try:
-        preset = models.find_preset(names.resolve(declared.model_name or ""), declared.preset or "")
+        preset = presets.find_preset(names.resolve(declared.model_name or ""), declared.preset or "")
     except UsageError:  # a model or preset that is not built in: nothing to compare it with
         return declared.preset, []
-    expected = models.parameters(preset.shape)
+    expected = presets.parameters(preset.shape)
     if model.parameters in (None, expected):
         return declared.preset, []
     say = partial(Notice, "preset_of_other_size", "model", preset=declared.preset, title=preset.title)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprimat.core import catalogue, configurations, settings
-from tensorprimat.core.configurations import Configuration
+from tensorprimat.core import catalogue, methodologies, settings
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.methodologies import Configuration
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import VENDORS, GpuInfo, Result
 from tensorprimat.core.result_names import DEFAULT_METHODOLOGY
@@ -124,7 +124,7 @@ def label(result: Result, name: str | None) -> Result:
         notice = Notice("methodology_lacking", "methodology", lacking=lacking)
         return result.changed(warnings=(*result.warnings, notice))
     contradicted, row = min(
-        ((configurations.contradicted_values(config, row), row) for row in rows), key=lambda one: len(one[0])
+        ((methodologies.contradicted_values(config, row), row) for row in rows), key=lambda one: len(one[0])
     )
     if contradicted:
         notice = Notice("methodology_contradicted", "methodology", name=name, values=", ".join(contradicted))
@@ -136,11 +136,11 @@ def label(result: Result, name: str | None) -> Result:
 def _rows(name: str, gpu: GpuInfo, **facts: str | None) -> list[Configuration]:
     """Return the configurations of a methodology for a GPU. facts: other arguments of `find_configurations`."""
     known = catalogue.find_gpu_of(gpu)
-    return configurations.find_configurations(name, gpu=known.name if known else None, **facts)  # type: ignore[arg-type]
+    return methodologies.find_configurations(name, gpu=known.name if known else None, **facts)  # type: ignore[arg-type]
 
 
 def _missing_entry(name: str, model: str | None, gpu: GpuInfo, precision: str | None) -> str:
-    rows = [row for row in configurations.methodologies() if (row.methodology, row.model) == (name, model)]
+    rows = [row for row in methodologies.methodologies() if (row.methodology, row.model) == (name, model)]
     known = dict.fromkeys(gpu for row in rows for gpu in row.gpus or (f"every {VENDORS[row.platform]} GPU",))
     of_precision = f" in {precision}" if precision else ""
     return (

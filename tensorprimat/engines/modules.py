@@ -42,7 +42,7 @@ MODULES = {
     row.name: row
     for row in (
         EngineModules(
-            name="torch", program="tensorprimat.engines.torch.engine", memory="tensorprimat.core.training_memory"
+            name="torch", program="tensorprimat.engines.torch.engine", memory="tensorprimat.models.training_memory"
         ),
         EngineModules(name="nemo", program="tensorprimat.engines.nemo.engine"),
         EngineModules(name="bridge", program="tensorprimat.engines.bridge"),

@@ -8,17 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import atomic, catalogue, models, recompute, training_memory
+from tensorprimat.core import catalogue
 from tensorprimat.core import settings as settings_of_runs
-from tensorprimat.core.configurations import METHODOLOGY_GPUS
-from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import DoesNotFitError, UsageError
-from tensorprimat.core.memory_estimate import MemoryEstimate
+from tensorprimat.core.methodologies import METHODOLOGY_GPUS
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, counted, shortened_list, size
 from tensorprimat.core.result import VENDORS, Platform
 from tensorprimat.core.result_names import DEFAULT_PRESET
-from tensorprimat.core.safe_text import is_utf8
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import methodology
@@ -27,6 +24,11 @@ from tensorprimat.engines.registry import ENGINES, OWN, VENDOR_ENGINES, Engine, 
 from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import presets, recompute, training_memory
+from tensorprimat.models.custom import ConfiguredModel, model_of
+from tensorprimat.models.memory_estimate import MemoryEstimate
+from tensorprimat.system import atomic
+from tensorprimat.system.safe_text import is_utf8
 
 GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
 CHECKPOINTING = {"none": recompute.NONE, "selective": recompute.SECOND_LAYERS, "full": recompute.ALL_LAYERS}
@@ -193,7 +195,7 @@ def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: i
     return tuple(notes)
 
 
-def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredModel) -> RunSpec:
+def _with_counted_activations(spec: RunSpec, preset: presets.Preset | ConfiguredModel) -> RunSpec:
     """Return the spec with an input of the memory estimate that only torch knows; unchanged if torch cannot tell.
 
     For a configured model it is the number of bytes per token that a layer keeps for backward; for a built-in model
@@ -218,11 +220,11 @@ def _with_counted_activations(spec: RunSpec, preset: models.Preset | ConfiguredM
     return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept)), **other})
 
 
-def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> models.Preset | ConfiguredModel:
+def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> presets.Preset | ConfiguredModel:
     """Return the model to train. Raises UsageError for an unknown preset or a model that the engine cannot train."""
     if settings.config is None:
         try:
-            found = models.find_preset(model, name)
+            found = presets.find_preset(model, name)
         except UsageError as error:
             raise UsageError(f"--preset {name}: {error}") from error
         if settings.preset is not None and found.name != "full" and not engine.own_training:
@@ -238,7 +240,7 @@ def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> mod
 
 
 def _default_batch(
-    preset: models.Preset | ConfiguredModel, engine: Engine, devices: int, micro_batch: int | None
+    preset: presets.Preset | ConfiguredModel, engine: Engine, devices: int, micro_batch: int | None
 ) -> int:
     """Return the global batch, in sequences, where neither flag nor methodology sets it.
 

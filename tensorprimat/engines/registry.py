@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.megatron_memory import MegatronCore, RecipeRecomputation
-from tensorprimat.core.packages import find_package
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.models.megatron_memory import MegatronCore, RecipeRecomputation
+from tensorprimat.system.packages import find_package
 
 
 @dataclass(frozen=True, kw_only=True)

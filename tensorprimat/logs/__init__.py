@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import digest, regular
 from tensorprimat.core.errors import ContradictionError, InputError, InternalError, NoFormatError, NotALogError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
@@ -19,6 +18,7 @@ from tensorprimat.logs import assemble, failures, fields, files, line_widths, me
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS, detect_format, format_named
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
+from tensorprimat.system import digest, regular
 
 STDIN = "-"
 
@@ -37,7 +37,7 @@ def read(
 
     Args:
         path: Log or result file; `-` is standard input.
-        facts: Values that replace those of the log (`tensorprimat.core.stated.UserFacts`).
+        facts: Values that replace those of the log (`tensorprimat.core.user_facts.UserFacts`).
         format: Name of a log format, instead of detection.
         segment: Number of the training to read, in a log with several.
         cited: Put the lines that state settings into provenance.citations.

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from tensorprimat.core import agreement, audit, audit_verdict, devices, stated
-from tensorprimat.core.digest import Digest
+from tensorprimat.core import agreement, audit, audit_verdict, devices, user_facts
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS, Provenance, Source
@@ -28,6 +27,7 @@ from tensorprimat.logs import citations, dates, failures, headers, rounding, seg
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
+from tensorprimat.system.digest import Digest
 
 UNTRUSTED = (
     "no figure of this log can be trusted; check the flags that override the log, choose another format (tprimat "
@@ -59,10 +59,10 @@ def join(
         ]
     found = segments.read_segments(log, format)
     if isinstance(found, Result):
-        return [stated.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
+        return [user_facts.amended(found.changed(warnings=(*found.warnings, *warnings)), facts)]
     numbers = [one.number for one in found] if each and len(found) > 1 else [segment]
     results = [
-        stated.with_facts(_result(log, format, warnings, found, number, cited=cited), facts) for number in numbers
+        user_facts.with_facts(_result(log, format, warnings, found, number, cited=cited), facts) for number in numbers
     ]
     return [summarise(agreement.with_scopes(rounding.with_error(log, result))) for result in results]
 
@@ -98,8 +98,8 @@ def _result(
         reading = replace(reading, complete=False, warnings=[*reading.warnings, ends])
     warnings = [*warnings, *reading.warnings]
     header = headers.lines_before_rows(log, reading.steps, measured[0].first_line - 1)
-    config = stated.with_parallelism(stated.believed(TrainingConfig, reading.training_config, warnings))
-    gpu_info = stated.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
+    config = user_facts.with_parallelism(user_facts.believed(TrainingConfig, reading.training_config, warnings))
+    gpu_info = user_facts.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
     platform = devices.platform_of(gpu_info.device_name) or reading.platform
     lines = citations.of_settings(log, format, measured[0]) if cited else {}
     if gpu_info.software_stack is None and platform:
@@ -110,9 +110,9 @@ def _result(
         timestamp=reading.timestamp,
         complete=reading.complete,
         gpu_info=gpu_info,
-        model=stated.identified(stated.believed(Model, reading.model, warnings)),
+        model=user_facts.identified(user_facts.believed(Model, reading.model, warnings)),
         training_config=config,
-        performance_metrics=_reported_means(stated.believed(Reported, reading.reported, warnings), config),
+        performance_metrics=_reported_means(user_facts.believed(Reported, reading.reported, warnings), config),
         runs=_runs(reading),
         provenance=Provenance(
             engine=LOGS,
@@ -129,7 +129,7 @@ def _result(
             assumed=dict(reading.assumed),
         ),
         warnings=tuple(dict.fromkeys(warnings)),
-        steps=stated.with_work(reading.steps, config),
+        steps=user_facts.with_work(reading.steps, config),
         evidence=reading.evidence,
     )
 
@@ -151,7 +151,7 @@ def _reported_means(reported: Reported, config: TrainingConfig) -> PerformanceMe
         samples_per_second=reported.samples_per_second,
         reported=reported,
     )
-    return stated.with_rates(means, config)
+    return user_facts.with_rates(means, config)
 
 
 def _runs(reading: Reading) -> tuple[Run, ...]:

@@ -22,9 +22,9 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import copied, envelopes, notebooks, numeric_dates, packed, spreadsheets
+from tensorprimat.logs import compression, copies, envelopes, notebooks, numeric_dates, spreadsheets
+from tensorprimat.system import regular
 
 BLOCK_BYTES = 2**20  # small enough to stay in a core's cache while it is searched more than once
 LOOK_BYTES = 2**12  # most lines are shorter
@@ -154,8 +154,8 @@ def _unwrapped(path: Path, size: int) -> tuple[bytes, bool, Iterator[bytes]]:
         return head, True, notebooks.unwrapped(whole)
     if envelopes.is_enveloped(head):
         return head, True, envelopes.unwrapped(whole, MAX_LINE_BYTES)
-    if marks := copied.copying_in(head):
-        return b"".join(copied.unwrapped([head], marks)), False, copied.unwrapped(whole, marks)
+    if marks := copies.copying_in(head):
+        return b"".join(copies.unwrapped([head], marks)), False, copies.unwrapped(whole, marks)
     return head, False, whole
 
 
@@ -319,13 +319,13 @@ def count_line_ends(block: bytes) -> int:
 def _is_transformed(head: bytes) -> bool:
     """Return True if the text differs from the file's bytes: packed, in another encoding or wrapped."""
     return (
-        packed.kind_of(head) is not None
+        compression.kind_of(head) is not None
         or head[:2] in _UTF16_MARKS
         or _unmarked_utf16(head) is not None
         or _ends_lines_with_cr(head)
         or envelopes.is_enveloped(head)
         or notebooks.is_notebook(head)
-        or copied.copying_in(head) is not None
+        or copies.copying_in(head) is not None
         or spreadsheets.spreadsheet_in(head) is not None
         or numeric_dates.are_in(head)
     )
@@ -381,10 +381,10 @@ def _unmarked_utf16(head: bytes) -> str | None:
 
 def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
     with open_log(path) as file:
-        kind = packed.kind_of(file.read(packed.MAGIC_BYTES))
+        kind = compression.kind_of(file.read(compression.MAGIC_BYTES))
         file.seek(0)
         if kind is not None:
-            yield from packed.chunks(path, file, kind, size)
+            yield from compression.chunks(path, file, kind, size)
             return
         while chunk := file.read(_whole(file, size)):
             yield chunk

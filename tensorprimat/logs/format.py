@@ -15,8 +15,8 @@ from tensorprimat.core import devices
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.provenance import SegmentFacts
 from tensorprimat.core.result import Platform, Result
-from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.steps import Steps
+from tensorprimat.core.user_facts import UserFacts
 
 if TYPE_CHECKING:
     from tensorprimat.logs.text import Log

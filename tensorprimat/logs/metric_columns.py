@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Step
 from tensorprimat.core.units import MIB
@@ -32,6 +31,7 @@ from tensorprimat.logs.metric_names import (
 from tensorprimat.logs.metric_steps import EPOCH, SO_FAR, Merged, RowClock
 from tensorprimat.logs.repeats import Repeats
 from tensorprimat.logs.text import Log
+from tensorprimat.system.safe_text import one_line
 
 EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
 _UNITS_SINCE_1970 = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))

@@ -20,11 +20,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from tensorprimat.core import processes
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.processes import usable_cores
 from tensorprimat.logs import files
 from tensorprimat.logs.text import Log
+from tensorprimat.system import processes
+from tensorprimat.system.processes import usable_cores
 
 STRETCH_BYTES = 2**28  # at most: the findings of a process are held twice while they are saved
 WORTH_PROCESSES_BYTES = 2**27  # read in a fifth of a second, where a process takes a hundredth to begin and to end

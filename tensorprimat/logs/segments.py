@@ -24,7 +24,18 @@ from tensorprimat.core.quantities import count
 from tensorprimat.core.result import Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import SAME_LEVEL, pace_of, select_measured
-from tensorprimat.logs import changes, damage, failures, fields, files, headers, newest_first, replays, restated, starts
+from tensorprimat.logs import (
+    changes,
+    damage,
+    failures,
+    fields,
+    files,
+    headers,
+    newest_first,
+    replays,
+    second_settings,
+    starts,
+)
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.replays import RepeatedText
 from tensorprimat.logs.starts import OTHER_RANK, Cut
@@ -70,7 +81,7 @@ class Segment:
     @property
     def facts(self) -> dict[str, Any]:
         """Return the stated facts that must agree among segments of one benchmark."""
-        return restated.facts_of(self.reading)
+        return second_settings.facts_of(self.reading)
 
 
 def read_segments(log: Log, format: Format) -> Result | list[Segment]:
@@ -115,7 +126,7 @@ def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
     cuts = starts.segment_cuts(log, format, whole, landmarks)
     _refuse_many(log, len(cuts))
     first_row, stretches = starts.doubtful(format, whole, landmarks, cuts)
-    found = sorted([*cuts, *restated.restated_cuts(log, format, stretches, first_row)])
+    found = sorted([*cuts, *second_settings.restated_cuts(log, format, stretches, first_row)])
     _refuse_many(log, len(found))
     return found
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatError, ReportError, TensorPrimatError
+from tensorprimat.core.fact_values import Statement, with_statements, words_of, words_of_file
 from tensorprimat.core.folders import DEFAULT_FOLDER
-from tensorprimat.core.statements import Statement, with_statements, words_of, words_of_file
-from tensorprimat.core.surveyed import Item, SurveyedFile
+from tensorprimat.core.survey import Item, SurveyedFile
 from tensorprimat.logs import excel, paths, tensorboard
 from tensorprimat.logs.text import Log
 

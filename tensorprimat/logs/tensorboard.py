@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.logs import files, headers, maxtext, metric_columns, metrics, torchtitan
 from tensorprimat.logs.fields import iso, with_intervals
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
 from tensorprimat.logs.text import Log
+from tensorprimat.system import regular
 
 CHUNK_BYTES = 2**22
 LARGEST_RECORD_BYTES = 2**26  # a larger one is skipped: it is a graph or a picture, never a scalar

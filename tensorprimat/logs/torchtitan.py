@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import models
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import percent
@@ -43,6 +42,7 @@ from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.prefixes import Origin
 from tensorprimat.logs.text import Log
+from tensorprimat.models import presets
 
 LEAST_TPS = 500  # half a token in 500 is 0.1 %
 TORCHTITAN_STEP_TIME = "time_metrics/end_to_end(s)"
@@ -306,7 +306,7 @@ def _shape(stated: dict[str, str], parameters: int | None) -> ModelShape | None:
     except ValidationError:  # digits of a damaged line
         return None
     norms = 2 * layers * shape.head_dim if stated.get("qk_norm", "").lower() == "true" else 0
-    return shape if models.parameters(shape) + norms == parameters else None
+    return shape if presets.parameters(shape) + norms == parameters else None
 
 
 def _notice_primus(origin: Origin, step: Step, seen: _Seen) -> None:

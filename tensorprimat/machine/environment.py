@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tensorprimat.core.packages import find_package
 from tensorprimat.core.result import Platform
 from tensorprimat.machine import telemetry
+from tensorprimat.system.packages import find_package
 
 _PACKAGES = (
     "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine", "torchao",

@@ -20,10 +20,10 @@ from typing import Any
 
 import psutil
 
-from tensorprimat.core import processes as programs
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.units import GIB, MIB
 from tensorprimat.machine import leftovers
+from tensorprimat.system import processes as programs
 
 DEVICES = ("/dev/nvidia[0-9]*", "/dev/kfd")
 """Device files that are open only in processes which compute on a GPU."""

@@ -15,11 +15,11 @@ from pathlib import Path
 import psutil
 
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.quantities import fixed, listed, percent
 from tensorprimat.core.result import POWER_CAP
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import HEAT, Device
+from tensorprimat.system.processes import usable_cores
 
 LOOK_SECONDS = 0.3  # a share of CPU time over less time is inexact: it has only a few scheduler ticks
 BUSY_SHARE = 0.25  # share of the cores; if others use more, a step slows by more than the scatter of runs

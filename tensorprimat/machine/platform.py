@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.units import GB
 from tensorprimat.core.version import __version__
 from tensorprimat.machine.host_memory import total_bytes
+from tensorprimat.system.processes import usable_cores
 
 if TYPE_CHECKING:
     from types import ModuleType

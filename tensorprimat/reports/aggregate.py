@@ -18,12 +18,12 @@ from tensorprimat.analysis.aggregate import (
 )
 from tensorprimat.core import quantities
 from tensorprimat.core.cell_rows import is_figure, plain
-from tensorprimat.core.safe_text import markdown as safe
-from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown
 from tensorprimat.reports.micro_tables import milliseconds, one_decimal, two_decimals
 from tensorprimat.reports.tables import Column, Table, TableCell, table_of
+from tensorprimat.system.safe_text import markdown as safe
+from tensorprimat.system.safe_text import one_line
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,10 +15,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tensorprimat.analysis.records import Comparison, Pair, Side
-from tensorprimat.core.safe_text import middle_cut, one_line
 from tensorprimat.reports import efficiency, forest, formatting, harmless, money, notices, published, sections
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.tables import Column, Table, TableCell
+from tensorprimat.system.safe_text import middle_cut, one_line
 
 STYLES = {
     "faster": "bold green",

@@ -12,8 +12,8 @@ from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
-from tensorprimat.core.flops import CONVENTIONS
 from tensorprimat.core.units import GIGA, TERA
+from tensorprimat.models.flops import CONVENTIONS
 from tensorprimat.reports.facts import runs_added_up
 from tensorprimat.reports.formatting import FORMS, VERDICT_TITLES
 from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities, settings
-from tensorprimat.core.explained import measured_lines
+from tensorprimat.core.explanations import measured_lines
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting

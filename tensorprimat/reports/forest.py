@@ -15,9 +15,9 @@ from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Pair, Ratio
 from tensorprimat.core import quantities
-from tensorprimat.core.safe_text import middle_cut
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Table, TableCell, table_of, text_cell
+from tensorprimat.system.safe_text import middle_cut
 
 _LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
 LONGEST_BASE = 40  # characters of the baseline in a title

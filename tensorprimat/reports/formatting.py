@@ -9,7 +9,7 @@ import math
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, must_match
-from tensorprimat.core import models, quantities
+from tensorprimat.core import quantities
 from tensorprimat.core.audit_verdict import gap_reason
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import (
@@ -27,6 +27,7 @@ from tensorprimat.core.quantities import (
     with_prefix,
 )
 from tensorprimat.core.result import Model
+from tensorprimat.models import presets
 
 METRIC_TITLES = {
     "tokens_per_second_per_gpu": "tokens/s/GPU",
@@ -100,10 +101,10 @@ def model_title(model: Model) -> str:
     >>> model_title(Model(name="llama", preset="tiny")), model_title(Model(name="llama"))
     ('Llama-3.1 tiny', 'llama')
     """
-    known = models.identify(model.shape) if model.shape is not None else None
+    known = presets.identify(model.shape) if model.shape is not None else None
     if known is None and model.shape is None and model.name and model.preset:
         try:
-            known = models.find_preset(model.name, model.preset)
+            known = presets.find_preset(model.name, model.preset)
         except UsageError:  # a name of the log's own
             known = None
     if known is not None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tensorprimat.core.safe_text import REPLACEMENT
+from tensorprimat.system.safe_text import REPLACEMENT
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -21,12 +21,12 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.quantities import PLOT_DIGITS, PLOT_UNITS, to_digits
-from tensorprimat.core.safe_text import LONGEST_NOTE, LONGEST_TEXT, one_line
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, all_comparable, looks_of, metric_panels, panels
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
+from tensorprimat.system.safe_text import LONGEST_NOTE, LONGEST_TEXT, one_line
 
 _HERE = Path(__file__).parent
 SCRIPTS = ("report_plot.js", "report.js")

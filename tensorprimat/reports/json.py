@@ -18,7 +18,7 @@ from typing import Any
 from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
-from tensorprimat.core.explained import Explained, origins
+from tensorprimat.core.explanations import Explained, origins
 from tensorprimat.core.quantities import rounded_interval, to_digits
 from tensorprimat.core.terms import Term
 from tensorprimat.core.version import __version__

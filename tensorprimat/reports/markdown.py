@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.core import quantities
-from tensorprimat.core.safe_text import LONGEST_NOTE
-from tensorprimat.core.safe_text import markdown as safe
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
 from tensorprimat.reports.sections import COMPARISON, Report, Section
 from tensorprimat.reports.tables import Table
+from tensorprimat.system.safe_text import LONGEST_NOTE
+from tensorprimat.system.safe_text import markdown as safe
 
 
 def table(content: Table) -> str:

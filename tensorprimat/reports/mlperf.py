@@ -11,7 +11,7 @@ from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.published import Baseline
 from tensorprimat.core.mlperf_library import DERIVED, Entry, Library
 from tensorprimat.core.quantities import count, counted, fixed, percent, rate, rounded, significant
-from tensorprimat.core.safe_text import one_line
+from tensorprimat.system.safe_text import one_line
 
 TextRecord = TypeVar("TextRecord")
 _CONFIGURED = "from a configuration file of the submission; its logs do not state the precision"

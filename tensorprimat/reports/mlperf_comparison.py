@@ -24,8 +24,8 @@ from tensorprimat.core.quantities import (
     significant,
     times,
 )
-from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, table_of_text
+from tensorprimat.system.safe_text import one_line
 
 
 def comparison_text(found: Sequence[TaskComparison], confidence: float) -> str:

@@ -16,8 +16,8 @@ from tensorprimat.analysis.projection import (
 )
 from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, count, counted, fixed, rate, rounded
-from tensorprimat.core.safe_text import one_line
 from tensorprimat.reports.mlperf import text_table
+from tensorprimat.system.safe_text import one_line
 
 _COLUMNS = ("from", "GPUs", "measured", "predicted", "interval", "missed")
 _TITLES = (

@@ -16,11 +16,11 @@ from rich.text import Text
 from tensorprimat.core import quantities
 from tensorprimat.core.profile import Profile, ProfiledCollective, ratio
 from tensorprimat.core.result import Result
-from tensorprimat.core.safe_text import one_line
-from tensorprimat.core.surveyed import Survey, SurveyedFile
+from tensorprimat.core.survey import Survey, SurveyedFile
 from tensorprimat.core.units import GB
 from tensorprimat.reports import console, harmless, markdown
 from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, headed, table_of, text_cell
+from tensorprimat.system.safe_text import one_line
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
 MOST_PARTS = 100  # rows of a profile; --json has them all

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tensorprimat.analysis.records import Side
 from tensorprimat.core.quantities import UNMEASURED
-from tensorprimat.core.safe_text import csv_cell
+from tensorprimat.system.safe_text import csv_cell
 
 TableValue = float | int | str | None
 TableRecord = TypeVar("TableRecord")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorprimat.core import identity, store
-from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models.custom import model_of
 
 
 def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Result:

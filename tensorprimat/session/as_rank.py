@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorprimat.core import processes, stated, store
+from tensorprimat.core import store, user_facts
 from tensorprimat.core.errors import InputError, TensorPrimatError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import launchers, prepare
 from tensorprimat.engines.registry import ENGINES, OWN
 from tensorprimat.engines.torch import engine as torch_engine
+from tensorprimat.system import processes
 
 if TYPE_CHECKING:
     from tensorprimat.core.result import Result
@@ -36,7 +37,7 @@ def spec_of_rank(request: Request, place: Rank, machine: Machine) -> RunSpec:
         ("--dry-run", request.dry_run),
         (f"--executor {request.cluster.executor}", request.cluster.executor != ""),
         *((f"--{option.replace('_', '-')}", True) for option in _OF_OUR_PROCESSES if option in request.typed),
-        *((stated.ALL_FLAGS[fact], True) for fact in request.facts.stated()),
+        *((user_facts.ALL_FLAGS[fact], True) for fact in request.facts.stated()),
     ):
         if wrong:
             raise launchers.rank_refusal(flag, place)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tensorprimat.core import audit_verdict, quantities
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.explained import FROM_FILE, REPORTED, SECTIONS, Explained, explained, origins, phrase
+from tensorprimat.core.explanations import FROM_FILE, REPORTED, SECTIONS, Explained, explained, origins, phrase
 from tensorprimat.core.result import MEMORY_KINDS, VENDORS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
-from tensorprimat.core.safe_text import one_line
-from tensorprimat.core.stated import FACT_FLAGS
+from tensorprimat.core.user_facts import FACT_FLAGS
 from tensorprimat.logs import STDIN, Log, citations, format_named
+from tensorprimat.system.safe_text import one_line
 
 _PLATFORM_TITLES = {"nvd": VENDORS["nvd"], "amd": VENDORS["amd"], "cpu": "CPU", None: "platform unknown"}
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from tensorprimat import logs
 from tensorprimat.analysis.sides import pooled_benchmark
-from tensorprimat.core import identity, quantities, regular
+from tensorprimat.core import identity, quantities
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError
+from tensorprimat.core.fact_values import Statement, facts_for
 from tensorprimat.core.result import Result
-from tensorprimat.core.statements import Statement, facts_for
 from tensorprimat.logs import files
 from tensorprimat.logs import paths as paths_of_logs
 from tensorprimat.session.explain import one_liner
+from tensorprimat.system import regular
 
 EACH = 0  # value of `segment` that reads every training; trainings are numbered from 1
 FOLLOW_SECONDS = 2.0  # least interval between two readings of a growing log

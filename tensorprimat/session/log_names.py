@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.logs.text import Log
+from tensorprimat.system import regular
 
 
 def expand(named: Sequence[str]) -> list[str]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import stated, statements
+from tensorprimat.core import fact_values, user_facts
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, as_stated
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
-from tensorprimat.core.stated import UserFacts
+from tensorprimat.core.user_facts import UserFacts
 from tensorprimat.engines import prepare, profiling
 from tensorprimat.engines.choice import Obstacle, Plan, choose_engines, in_order, looks_for_logs
 from tensorprimat.engines.cluster import executors
@@ -110,7 +110,7 @@ def stated_facts(*, gpu: str | None, shape: str | None, model_name: str | None, 
             if value is not None:
                 raise UsageError(f"{flag} {value}: applies to one model; give --model too")
     typed = {"gpu": gpu, "shape": shape, "model_name": model_name}
-    return UserFacts(**{one.field: one.value for one in statements.read_statements(typed, sides=False)})
+    return UserFacts(**{one.field: one.value for one in fact_values.read_statements(typed, sides=False)})
 
 
 def check_facts(request: Request, jobs: Sequence[Job]) -> None:
@@ -119,7 +119,7 @@ def check_facts(request: Request, jobs: Sequence[Job]) -> None:
     if not trained or any(job.reads_log for job in jobs):
         return
     for field_name in request.facts.stated():
-        flag = stated.ALL_FLAGS[field_name]
+        flag = user_facts.ALL_FLAGS[field_name]
         instead = {
             "gpu": "; with --executor it names the GPU of each node, with --dry-run the GPU to plan for",
             "shape": "; training takes --preset",

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorprimat.core import preflight as records
-from tensorprimat.core import processes, store
-from tensorprimat.core.atomic import write_atomically
+from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
@@ -19,12 +18,14 @@ from tensorprimat.engines import launch, launchers
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import platform
 from tensorprimat.machine.torch_device import existing_device
+from tensorprimat.system import processes
+from tensorprimat.system.atomic import write_atomically
 
 if TYPE_CHECKING:
     from tensorprimat.core.preflight import Preflight, PreflightSpec
     from tensorprimat.engines.cluster.executors import Cluster
     from tensorprimat.machine.platform import Machine
-    from tensorprimat.micro.preflight import OnPart
+    from tensorprimat.measure.preflight import OnPart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +92,9 @@ def run_preflight(
     chosen = device_of(device, machine)
     here = 1 if chosen == "cpu" else machine.gpu_info.device_count or 1
     _check_share(least_share, max(here, launchers.connected_processes(os.environ)), machine.gpu_info)
-    from tensorprimat.micro import watched
+    from tensorprimat.measure import watch
 
-    found = watched.measure_watched(machine, chosen, quick=quick, on_part=on_part)
+    found = watch.measure_watched(machine, chosen, quick=quick, on_part=on_part)
     return None if found is None else _outcome(found, place, keep_noisy=keep_noisy, least_share=least_share)
 
 
@@ -104,7 +105,7 @@ def _outcome(found: Preflight, place: RecordPlace, *, keep_noisy: bool, least_sh
     return Outcome(found=found, path=path, slow=slow)
 
 
-RANK_MODULE = "tensorprimat.micro.preflight_rank"
+RANK_MODULE = "tensorprimat.measure.preflight_rank"
 """Module that measures in the ranks of a job."""
 
 

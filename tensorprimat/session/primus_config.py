@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import catalogue, configurations
-from tensorprimat.core.configurations import Configuration
+from tensorprimat.core import catalogue, methodologies
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.methodologies import Configuration
 from tensorprimat.core.spec import MODELS
 from tensorprimat.engines.primus import checkout
 from tensorprimat.engines.primus.config import Effective, effective
@@ -81,7 +81,7 @@ def _chosen(config: Path | None, model: str | None, precision: str | None) -> li
 
 def _nvidia_side(methodology: str, model: str | None, gpu: str) -> Configuration | None:
     known = catalogue.find_gpu(gpu)
-    rows = configurations.find_configurations(
+    rows = methodologies.find_configurations(
         methodology, model=model, platform="nvd", gpu=known.name if known else None
     )
     if known is None:

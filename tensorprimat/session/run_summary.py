@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import catalogue, quantities, recompute, settings, training_memory
-from tensorprimat.core.configured import model_of
+from tensorprimat.core import catalogue, quantities, settings
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import LABELS, Machine
+from tensorprimat.models import recompute, training_memory
+from tensorprimat.models.custom import model_of
 from tensorprimat.session import run_time
 
 RECOMPUTED = {

@@ -11,9 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorprimat.core import catalogue, flops, models
-from tensorprimat.core.configurations import METHODOLOGY_GPUS
-from tensorprimat.core.configured import ConfiguredModel, model_of
+from tensorprimat.core import catalogue
+from tensorprimat.core.methodologies import METHODOLOGY_GPUS
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, as_stated, percent, rough_time, stated_seconds
 from tensorprimat.core.spec import RunSpec
@@ -21,6 +20,8 @@ from tensorprimat.core.units import TERA
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import flops, presets
+from tensorprimat.models.custom import ConfiguredModel, model_of
 
 UTILISATION = 0.3  # share of the dense peak; published PyTorch training is above it (docs/reference/expected-mfu.md)
 START_SECONDS = 60.0  # start of a fresh process: imports, building the model, compiling its layers
@@ -202,5 +203,5 @@ def _flops_per_token(spec: RunSpec) -> tuple[float, float]:
     if isinstance(model, ConfiguredModel):
         whole, head = model.decoder.flops_per_token([spec.sequence_length]), model.decoder.embedding_weights
     else:
-        whole, head = flops.per_token(model.shape, spec.sequence_length), models.embedding_parameters(model.shape)
+        whole, head = flops.per_token(model.shape, spec.sequence_length), presets.embedding_parameters(model.shape)
     return whole, whole / 3 - 2 * head

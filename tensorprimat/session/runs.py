@@ -20,25 +20,27 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tensorprimat import logs
-from tensorprimat.core import atomic, names, regular, result_names, stated, store, training_memory
-from tensorprimat.core.configured import model_of
+from tensorprimat.core import names, result_names, store, user_facts
 from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed, size
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import OF_A_LOG
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.core.stated import UserFacts
 from tensorprimat.core.summary import pool
 from tensorprimat.core.units import GB
+from tensorprimat.core.user_facts import UserFacts
 from tensorprimat.engines import launch, methodology, profiling
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import training_memory
+from tensorprimat.models.custom import model_of
 from tensorprimat.session import append, run_summary, run_time
 from tensorprimat.session.budget import decide_runs
 from tensorprimat.session.plan import Job, Request
+from tensorprimat.system import atomic, regular
 
 SAME_MEMORY = 0.005  # relative; logs print two decimals of GiB, and the variants of one GPU differ by more
 ORIGIN = "this machine's GPU: vendor and memory agree with the log"
@@ -367,7 +369,7 @@ def read_found_log(path: Path, model: str, facts: UserFacts, machine: Machine) -
     result = logs.read(path, facts=replace(facts, preset=None))
     if facts.model_name is None:
         result = _named(result, model)
-    return with_local_device(stated.amended(result, UserFacts(preset=facts.preset)), machine)
+    return with_local_device(user_facts.amended(result, UserFacts(preset=facts.preset)), machine)
 
 
 def _named(result: Result, model: str) -> Result:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core import regular, store
+from tensorprimat.core import store
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.result import Result
@@ -19,6 +19,7 @@ from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import Extracted, extract_each, joined_logs
 from tensorprimat.session.log_names import log_files_of
 from tensorprimat.session.second_process import StartCall, uncollected
+from tensorprimat.system import regular
 
 SCALING = "scaling.json"  # file next to the logs of an MLPerf submission
 _SUFFIXES = (

@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tensorprimat.core import identity, regular, store
+from tensorprimat.core import identity, store
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.fact_values import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.moments import seconds_since_1970
 from tensorprimat.core.quantities import listed
-from tensorprimat.core.statements import Statement, check_sides, words_of, words_of_file
-from tensorprimat.core.surveyed import Item, Survey, SurveyedFile
+from tensorprimat.core.survey import Item, Survey, SurveyedFile
 from tensorprimat.logs import survey
 from tensorprimat.session.extract import Extracted, joined_logs
 from tensorprimat.session.second_process import in_processes
+from tensorprimat.system import regular
 
 _WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds
 ITEMS_AT_ONCE = 16

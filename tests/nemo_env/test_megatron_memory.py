@@ -1,4 +1,4 @@
-"""Bytes that a layer of the real Megatron Core hands to backward, against core/megatron_memory."""
+"""Bytes that a layer of the real Megatron Core hands to backward, against models/megatron_memory."""
 
 import contextlib
 
@@ -10,9 +10,9 @@ pytest.importorskip("megatron.core")
 import autograd_memory  # noqa: E402
 import process_group  # noqa: E402
 
-from tensorprimat.core import megatron_memory  # noqa: E402
-from tensorprimat.core.memory_estimate import CONTEXT_BYTES  # noqa: E402
 from tensorprimat.core.result import ModelShape  # noqa: E402
+from tensorprimat.models import megatron_memory  # noqa: E402
+from tensorprimat.models.memory_estimate import CONTEXT_BYTES  # noqa: E402
 
 TOKENS = 64
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import catalogue, regular
+from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.quantities import alternatives, listed
@@ -25,6 +25,7 @@ from tensorprimat.engines import registry
 from tensorprimat.engines.choice import Obstacle, Plan, in_order
 from tensorprimat.engines.registry import ENGINES, NVIDIA_ORDER, OWN, importable
 from tensorprimat.machine.platform import PLATFORM_SPELLINGS, Machine
+from tensorprimat.system import regular
 
 OPTION = "executor"
 """Option of a RunSpec: the value of --executor, if an executor starts its ranks."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 
-from tensorprimat.core import processes
+from tensorprimat.system import processes
 
 UNANSWERED = "UNANSWERED"  # this program's own state: the controller did not answer
 ALIVE = (

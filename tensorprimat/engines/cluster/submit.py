@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tensorprimat.core import processes, regular
 from tensorprimat.core.errors import RunError
 from tensorprimat.engines import launch
 from tensorprimat.engines.cluster.executors import Cluster, JobSpec
+from tensorprimat.system import processes, regular
 
 
 def submit_command(cluster: Cluster, folder: Path) -> list[str]:
     """Return the command that submits an engine's command after it; [] without an executor. folder: of the job."""
     if not cluster.executor:
         return []
-    module = "tensorprimat.engines.cluster.submitted"
+    module = "tensorprimat.engines.cluster.submission"
     return [sys.executable, "-m", module, "--cluster", cluster.model_dump_json(), "--folder", str(folder)]
 
 

@@ -10,13 +10,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import models, regular
 from tensorprimat.core.errors import InputError, MissingFileError, RunError, UsageError
 from tensorprimat.core.quantities import size
 from tensorprimat.core.units import GB
 from tensorprimat.engines import failures, prepare
 from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.machine.host_memory import available_bytes
+from tensorprimat.models import presets
+from tensorprimat.system import regular
 
 HUB = "hf://"
 BYTES_PER_PARAMETER = 2  # in the published checkpoint and the converted one: both are bfloat16
@@ -57,7 +58,7 @@ def needs(model: str, source: str) -> Needs:
     if model not in KINDS:
         raise UsageError(f"--model {model}: no such model; models: {', '.join(KINDS)}")
     if source.startswith(HUB):
-        weights = BYTES_PER_PARAMETER * models.parameters(models.find_preset(model).shape)
+        weights = BYTES_PER_PARAMETER * presets.parameters(presets.find_preset(model).shape)
         return Needs(download_bytes=weights, output_bytes=weights, memory_bytes=IN_MEMORY * weights + OWN_BYTES)
     folder = Path(source)
     if not os.path.isdir(folder):

@@ -21,7 +21,6 @@ from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, RunError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.result import Platform
-from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures, launchers
 from tensorprimat.engines.cluster import executors
@@ -31,6 +30,7 @@ from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.engines.registry import ENGINES, importable
 from tensorprimat.machine.platform import Machine, detect_platform
+from tensorprimat.system.safe_text import one_line
 
 NEMO_SEED = 1234  # the default of nemo.lightning's init_parallel_ranks, which no recipe can change
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import profiling
 from tensorprimat.engines.nemo import performance as nemo_performance
+from tensorprimat.models import presets
 
 NEMO_RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_7b"}
 """Our model → its recipe in nemo.collections.llm."""
@@ -108,7 +108,7 @@ def _set_data(recipe: Any, spec: RunSpec) -> None:
     recipe.data.micro_batch_size = spec.micro_batch_size
     recipe.data.global_batch_size = spec.global_batch_size
     recipe.data.seq_length = recipe.model.config.seq_length = spec.sequence_length  # two settings
-    shape = models.find_preset(spec.model, spec.preset).shape
+    shape = presets.find_preset(spec.model, spec.preset).shape
     for holder in (recipe.data, recipe.model):
         holder.tokenizer = run.Config(
             NullTokenizer, vocab_size=shape.vocab_size - 1

@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import processes, regular
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines.primus.config import CONFIGS_FOLDER
 from tensorprimat.machine.platform import Machine
+from tensorprimat.system import processes, regular
 
 DEFAULT_PATH = Path("/workspace/Primus")  # folder of the checkout in AMD's containers
 CONFIGS = Path("examples", "megatron", "configs")

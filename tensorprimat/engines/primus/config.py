@@ -17,8 +17,8 @@ from typing import Any
 
 import yaml
 
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
+from tensorprimat.system import regular
 
 PLACEHOLDER = re.compile(r"\$\{([^:{}$]{1,200})(?::([^}]{0,300}))?\}")
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tensorprimat import logs
-from tensorprimat.core import atomic, models, processes, regular, result_names, store
+from tensorprimat.core import result_names, store
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -42,6 +42,8 @@ from tensorprimat.engines.primus.spec import (
 )
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
+from tensorprimat.models import presets
+from tensorprimat.system import atomic, processes, regular
 
 __all__ = ["check", "main", "show_command", "train"]
 
@@ -209,7 +211,7 @@ def _read(spec: RunSpec, log: Path) -> Result:
     config, model = result.training_config, result.model
     unstated = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
     if model.shape is None and (shape := confirmed_shape(spec)):
-        model = model.changed(preset=spec.preset, shape=shape, parameters=models.parameters(shape))
+        model = model.changed(preset=spec.preset, shape=shape, parameters=presets.parameters(shape))
     assumed = dict.fromkeys((*missing, *unstated, "model.name"), "the configuration that ran")
     return result.changed(
         platform="amd",

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import megatron_memory
-from tensorprimat.core.memory_estimate import MemoryEstimate
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import NUMBER_BYTES
 from tensorprimat.engines.primus.config import effective
 from tensorprimat.engines.primus.spec import CONFIG_OPTION, ROOT_OPTION, changed_settings, confirmed_shape
+from tensorprimat.models import megatron_memory
+from tensorprimat.models.memory_estimate import MemoryEstimate
 
 UNMODELLED = (
     "use_torch_fsdp2",

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue, models
+from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -16,6 +16,7 @@ from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus.config import Effective, effective
 from tensorprimat.engines.registry import Engine
 from tensorprimat.machine.platform import Machine
+from tensorprimat.models import presets
 
 ROOT_OPTION, CONFIG_OPTION, GPU_OPTION, GPU_SOURCE_OPTION = "primus", "config", "gpu", "gpu_source"
 """Options of a RunSpec that only this engine understands."""
@@ -121,7 +122,7 @@ def _already(sets: Effective, name: str, value: int) -> bool:
 
 def confirmed_shape(spec: RunSpec) -> ModelShape | None:
     """Return the preset's shape if the configuration has the same layers, widths and number of heads, else None."""
-    shape = models.find_preset(spec.model, spec.preset).shape
+    shape = presets.find_preset(spec.model, spec.preset).shape
     sets = effective(Path(spec.options[CONFIG_OPTION]), root=Path(spec.options[ROOT_OPTION])).settings
     names = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads")
     return shape if all(sets.get(name) == getattr(shape, name) for name in names) else None
@@ -133,7 +134,7 @@ def check(spec: RunSpec, machine: Machine) -> None:
     gpu = catalogue.find_gpu(spec.options[GPU_OPTION])
     if gpu is not None and spec.precision in gpu.lacks:
         raise UsageError(f"--precision {spec.precision}: {gpu.name} does not support it; use bf16")
-    models.find_preset(spec.model, spec.preset)
+    presets.find_preset(spec.model, spec.preset)
     visible = machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE
     if spec.num_gpus > visible:
         raise UsageError(f"--num-gpus {spec.num_gpus}: only {visible} here; GPUS_PER_NODE states another number")

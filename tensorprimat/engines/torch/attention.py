@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from tensorprimat.core import models
 from tensorprimat.core.result import ModelShape
+from tensorprimat.models import presets
 
 CAUSAL_SDPA = "tensorprimat_causal_sdpa"
 """Name of `causal_attention` in transformers."""
@@ -230,7 +230,7 @@ def _chosen(
         return None
     heads = shape.num_attention_heads
     pairs = heads if shape.latent_attention else shape.num_key_value_heads
-    query_width, value_width = models.attention_widths(shape)
+    query_width, value_width = presets.attention_widths(shape)
 
     def empty(heads: int, width: int) -> torch.Tensor:
         return torch.empty((batch, heads, sequence_length, width), dtype=dtype, device=device, requires_grad=True)

@@ -10,11 +10,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import configured, decoders, names, regular, shapes
+from tensorprimat.core import names
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES
-from tensorprimat.core.models import ALIASES
 from tensorprimat.core.spec import MODELS
+from tensorprimat.models import custom, decoders, shapes
+from tensorprimat.models.families import FAMILIES
+from tensorprimat.models.presets import ALIASES
+from tensorprimat.system import regular
 
 _NOT_OF_TRAINING = (
     "transformers_version", "dtype", "torch_dtype", "architectures", "auto_map", "quantization_config", "use_cache",
@@ -41,7 +43,7 @@ def read_model_config(text: str) -> tuple[str, dict[str, Any]]:
         )
     kind, entries = shapes.read_config(path, f"--model {text}")
     if kind not in FAMILIES:
-        raise UsageError(f"--model {text}: {configured.not_known(kind)}")
+        raise UsageError(f"--model {text}: {custom.not_known(kind)}")
     config = completed_config(text, kind, entries)
     try:
         decoders.decoder_of(config)
@@ -137,9 +139,9 @@ def _refusals() -> tuple[type[BaseException], ...]:
     return (*plain, refusal) if isinstance(refusal, type) else plain
 
 
-def model_of_config(name: str, config: dict[str, Any], preset: str) -> configured.ConfiguredModel:
+def model_of_config(name: str, config: dict[str, Any], preset: str) -> custom.ConfiguredModel:
     """Return the full or the tiny preset of a configured model. Raises UsageError for an invalid configuration."""
     if ALIASES.get(preset.lower(), preset.lower()) != "tiny":
-        return configured.configured(name, config, preset)
-    small = {key: value for key, value in configured.tiny(config).items() if key != "model_type"}
-    return configured.configured(name, completed_config(name, str(config["model_type"]), small), preset)
+        return custom.configured(name, config, preset)
+    small = {key: value for key, value in custom.tiny(config).items() if key != "model_type"}
+    return custom.configured(name, completed_config(name, str(config["model_type"]), small), preset)

@@ -25,20 +25,20 @@ from typing import Any
 import psutil
 
 from tensorprimat.core import settings
-from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import RunError, UsageError
-from tensorprimat.core.models import Preset
-from tensorprimat.core.processes import usable_cores
 from tensorprimat.core.quantities import stated_seconds
 from tensorprimat.core.result import Startup
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.core.training_memory import is_sharded, strategy_of, uses_autocast
 from tensorprimat.engines import failures, profiling
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.registry import ENGINES, check_model_parallel
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect_platform, multiply_float32_in
+from tensorprimat.models.custom import ConfiguredModel, model_of
+from tensorprimat.models.presets import Preset
+from tensorprimat.models.training_memory import is_sharded, strategy_of, uses_autocast
+from tensorprimat.system.processes import usable_cores
 
 _PATIENCE_SECONDS = 300.0  # rank 0 has to import the same packages first, maybe from a slower disk
 ANSWER_SECONDS = 5.0  # time limit of one connection attempt
@@ -320,10 +320,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def check_srun() -> None:
     """Raise RunError where the host that Lightning reads from Slurm's list has no address or does not answer."""
     from lightning.fabric.plugins.environments import SLURMEnvironment
@@ -355,3 +351,7 @@ def wait_for(host: str, port: int, *, patience_seconds: float) -> None:
             time.sleep(0.5)
         else:
             return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.core import catalogue
-from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.core.training_memory import KEPT_FP8
 from tensorprimat.engines.registry import importable
+from tensorprimat.models.custom import ConfiguredModel, model_of
+from tensorprimat.models.training_memory import KEPT_FP8
 
 MXFP8 = "mxfp8"
 DEFAULT_RECIPE = "tensorwise"

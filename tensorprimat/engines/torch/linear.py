@@ -8,11 +8,6 @@ the recipe that torchao calls "tensorwise". A Hopper multiplies FP8 only with bo
 axis, so that backward needs every operand transposed. A kernel of this package (transpose.py) does that; torch.compile
 would fuse it with the kernels that compute the operands, which then write single bytes. The weights are quantised once
 for all micro-batches of a step (`keep_quantised`).
-
-A Triton kernel that transposes a matrix of one-byte numbers.
-
-torch.compile's kernel for it reads 8,192 x 14,336 numbers at 0.35 TB/s on an H200, because it writes single bytes.
-This module needs triton, which torch's builds for GPUs bring.
 """
 
 from __future__ import annotations
@@ -22,14 +17,9 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import torch
-import triton
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from triton import language as tl
-
-TILE, WARPS = 128, 4
-"""Tile sizes of 64 and 128 with 4 to 16 warps were tried on an H200: 3.4 TB/s for 8,192 x 14,336 numbers."""
 
 LEAST_MAXIMUM = 1e-12  # of a tensor of zeros
 Types: TypeAlias = "tuple[torch.dtype, torch.dtype]"
@@ -113,6 +103,7 @@ def _transposed(narrow: torch.Tensor) -> torch.Tensor:
     """Return the contiguous transpose of a contiguous matrix in FP8."""
     if narrow.device.type == "cpu":
         return narrow.t().contiguous()
+    from tensorprimat.engines.torch.transpose import transpose
 
     return transpose(narrow)
 
@@ -220,21 +211,3 @@ def fp8_types() -> Types:
 def linear_layers(layers: Iterable[nn.Module]) -> list[Any]:
     """Return all linear layers inside of decoder layers."""
     return [part for layer in layers for part in layer.modules() if isinstance(part, nn.Linear)]
-
-
-@triton.jit  # type: ignore[untyped-decorator]  # its parameters have no annotations, which triton would evaluate
-def _transpose(source, target, rows, columns, tile: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = (tl.program_id(1) * tile + tl.arange(0, tile)).to(tl.int64)
-    column = (tl.program_id(0) * tile + tl.arange(0, tile)).to(tl.int64)
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    numbers = tl.load(source + row[:, None] * columns + column[None, :], mask=inside)
-    tl.store(target + column[:, None] * rows + row[None, :], tl.trans(numbers), mask=tl.trans(inside))
-
-
-def transpose(matrix: torch.Tensor) -> torch.Tensor:
-    """Return the contiguous transpose of a contiguous matrix of one-byte numbers."""
-    rows, columns = matrix.shape
-    turned = matrix.new_empty((columns, rows))
-    grid = (triton.cdiv(columns, TILE), triton.cdiv(rows, TILE))
-    _transpose[grid](matrix.view(torch.int8), turned.view(torch.int8), rows, columns, tile=TILE, num_warps=WARPS)
-    return turned

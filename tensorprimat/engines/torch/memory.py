@@ -15,13 +15,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensorprimat.core.configured import ConfiguredModel
 from tensorprimat.engines.registry import importable
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import fp8
 from tensorprimat.engines.torch import model as model_of_torch
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import COMPUTE_DTYPES
+from tensorprimat.models.custom import ConfiguredModel
 
 LENGTH = 128
 """Tokens of the counted sequence. A layer keeps equally many bytes of each token; scores would grow with the length,

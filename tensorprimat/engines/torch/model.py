@@ -17,11 +17,13 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from tensorprimat.core import configured
-from tensorprimat.core.configured import ConfiguredModel
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.models import Preset
-from tensorprimat.core.recompute import (
+from tensorprimat.engines.torch import attention as torch_attention
+from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
+from tensorprimat.models import custom
+from tensorprimat.models.custom import ConfiguredModel
+from tensorprimat.models.presets import Preset
+from tensorprimat.models.recompute import (
     ALL_LAYERS,
     ATTENTION,
     OPERATIONS,
@@ -29,8 +31,6 @@ from tensorprimat.core.recompute import (
     SECOND_LAYERS,
     recomputed_operations,
 )
-from tensorprimat.engines.torch import attention as torch_attention
-from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
 
 _ARCHITECTURES = {"llama": "llama", "course": "llama", "qwen": "qwen2", "mistral": "mistral"}
 """Model family → its architecture in transformers. The models of "course" have Llama's."""
@@ -102,11 +102,11 @@ def check_classes(config: Mapping[str, Any]) -> None:
     do not accept a registered attention, as some mixtures of experts before transformers 5.
     """
     few = dict(config)
-    configured.shorten(few, config)
+    custom.shorten(few, config)
     too_old = RuntimeError("its attention cannot be replaced in this version; install a newer one")
     try:
         with torch.device("meta"):
-            causal = causal_model(configured.configured("", few, "full"))
+            causal = causal_model(custom.configured("", few, "full"))
     except KeyError as error:
         if error.args != (torch_attention.CAUSAL_SDPA,):
             raise

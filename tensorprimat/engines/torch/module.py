@@ -16,17 +16,17 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
-from tensorprimat.core.configured import ConfiguredModel, model_of
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Model, TrainingConfig
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.core.training_memory import KEPT_FP8, strategy_of, uses_autocast
 from tensorprimat.engines import introspect, profiling
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import data as torch_data
-from tensorprimat.engines.torch import fp8, linear, observed
+from tensorprimat.engines.torch import fp8, linear, observations
 from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm, has_operations_of_plans
 from tensorprimat.engines.torch.optimizer import LEARNING_RATE, adamw
+from tensorprimat.models.custom import ConfiguredModel, model_of
+from tensorprimat.models.training_memory import KEPT_FP8, strategy_of, uses_autocast
 
 LEARNING_RATES = {"tiny": 3e-3}
 """Preset → learning rate, where that of a 7B model would not reduce the loss visibly in a few dozen steps."""
@@ -141,7 +141,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def benchmark_observed(self, planned: TrainingConfig) -> tuple[dict[str, Any], list[Notice]]:
         """Return the settings that ran differently from the plan, as fields of TrainingConfig, and notices."""
         layers = 0 if self.network is None else len(self.network.decoder.layers)
-        return observed.observed_settings(self._operations, planned, layers=layers)
+        return observations.observed_settings(self._operations, planned, layers=layers)
 
     @property
     def _has_fused_norm(self) -> bool:
@@ -246,8 +246,8 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
     def _operations_recorded(self, step: int) -> Any:
         """Return a context that records the operations of one warm-up step on rank 0, but not in a profiled run."""
         spec = self._spec
-        records = step == observed.STEP < spec.warmup_steps and profiling.STEM not in spec.options
-        return observed.recording(self._operations) if records and self.global_rank == 0 else nullcontext()
+        records = step == observations.STEP < spec.warmup_steps and profiling.STEM not in spec.options
+        return observations.recording(self._operations) if records and self.global_rank == 0 else nullcontext()
 
     def _gradients_stay_local(self) -> Any:
         """Return a context without gradient exchange, for all micro-batches but the last (DDP).

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from tensorprimat.core import models
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.shape_parts import Experts, LatentAttention
+from tensorprimat.models import presets
 
 DENSE = (
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "num_key_value_heads",
@@ -141,7 +141,7 @@ def _with_ties(settings: MegatronSettings, shape: ModelShape) -> ModelShape:
     if (shared := settings.value("share_embeddings_and_output_weights")) is not None:
         return shape.model_copy(update={"tied_embeddings": shared.lower() == "true"})
     either = [shape.model_copy(update={"tied_embeddings": tied}) for tied in (False, True)]
-    return next((one for one in either if models.identify(one)), either[0])  # the summary never names it
+    return next((one for one in either if presets.identify(one)), either[0])  # the summary never names it
 
 
 def _experts(settings: MegatronSettings, layers: int, width: int) -> Experts | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tensorprimat.core import catalogue, mlperf_rules, regular, settings
+from tensorprimat.core import catalogue, mlperf_rules, settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.core.quantities import counted
@@ -37,6 +37,7 @@ from tensorprimat.logs.mlperf.events import (
 )
 from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, fact, json_object
+from tensorprimat.system import regular
 
 _MARKS = ("run_start", "block_start", *COUNTING)
 _SETTINGS = (*CONFIGURATION_KEYS, *LINEAR_PRECISION, "submission_benchmark", "submission_division")

@@ -16,14 +16,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import devices, regular
+from tensorprimat.core import devices
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, listed
-from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
+from tensorprimat.system import regular
+from tensorprimat.system.safe_text import one_line
 
 _LARGEST_BYTES = 2**20  # a description has a few kilobytes
 LONGEST_FACT = 200  # characters; software stacks of published rounds have up to 111

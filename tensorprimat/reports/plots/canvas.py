@@ -18,7 +18,7 @@ from typing import Any
 
 from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.quantities import in_plot
-from tensorprimat.core.safe_text import middle_cut, one_line
+from tensorprimat.system.safe_text import middle_cut, one_line
 
 # Okabe & Ito, "Color Universal Design" (2008), without yellow, which is too light on white paper
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

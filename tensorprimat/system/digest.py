@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from tensorprimat.core import regular
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.processes import usable_cores
+from tensorprimat.system import regular
+from tensorprimat.system.processes import usable_cores
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
 WORTH_BEGINNING_BYTES = 2**26  # a smaller file is hashed in less time than importing a reader takes

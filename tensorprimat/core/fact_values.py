@@ -1,7 +1,7 @@
 """Stated facts as a command line has them: `VALUE` for everything that is read, `SIDE=VALUE` for one log or result.
 
 A side is named by its file (name, stem or folder), platform, device, model, engine or precision, whatever distinguishes
-it from the others. `core/stated` lays the facts over a result.
+it from the others. `core/user_facts` lays the facts over a result.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue, shapes, stated
+from tensorprimat.core import catalogue, user_facts
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import LARGEST_COUNT
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import PRECISIONS
-from tensorprimat.core.stated import ALL_FLAGS, UserFacts
 from tensorprimat.core.store import Loaded
+from tensorprimat.core.user_facts import ALL_FLAGS, UserFacts
+from tensorprimat.models import shapes
 
 PLATFORM_WORDS = {"nvd": ("nvd", "nvidia", "cuda"), "amd": ("amd", "rocm"), "cpu": ("cpu",), None: ("unknown",)}
 """Words for a platform on a command line."""
@@ -30,7 +31,7 @@ class Statement:
     """One fact as it was typed."""
 
     field: str
-    """Field of `stated.UserFacts`."""
+    """Field of `user_facts.UserFacts`."""
     value: Any
     side: str | None
     """Name of the log or result that the fact is for; None for everything that is read."""
@@ -125,7 +126,7 @@ def typed_tokens(text: str) -> float | None:
 
 
 def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list[Loaded]:
-    """Return the results with the stated facts laid over them (see `stated.amended`).
+    """Return the results with the stated facts laid over them (see `user_facts.amended`).
 
     With several results, a fact without a side only fills gaps. Raises UsageError for a side that none of the
     results has.
@@ -151,8 +152,8 @@ def with_statements(result: Result, statements: Sequence[Statement], words: Coll
     own = _own(statements, words)
     for_all = {one.field: one.value for one in statements if one.side is None and one.field not in own}
     if alone:
-        return stated.amended(result, UserFacts(**for_all, **own))
-    return stated.amended(stated.amended(result, UserFacts(**for_all, overrides=False)), UserFacts(**own))
+        return user_facts.amended(result, UserFacts(**for_all, **own))
+    return user_facts.amended(user_facts.amended(result, UserFacts(**for_all, overrides=False)), UserFacts(**own))
 
 
 def facts_for(statements: Sequence[Statement], path: str | Path) -> UserFacts:

@@ -1,4 +1,4 @@
-"""Model shapes from Hugging Face configurations, for every architecture that core/families knows."""
+"""Model shapes from Hugging Face configurations, for every architecture that models/families knows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from tensorprimat.core import decoders, models
-from tensorprimat.core.decoders import Decoder, Layer
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES, Config, complete_config, positive_entry
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.shape_parts import Experts, LatentAttention
+from tensorprimat.models import decoders, presets
+from tensorprimat.models.decoders import Decoder, Layer
+from tensorprimat.models.families import FAMILIES, Config, complete_config, positive_entry
 
 ALIKE = {"kimi_k2": "deepseek_v3", "gpt2": "phi"}
 """`model_type` → the architecture whose layers have the same matrices."""
@@ -60,8 +60,8 @@ def of_decoder(decoder: Decoder, config: Config) -> ModelShape:
     except ValidationError as error:
         raise UsageError(first_fault(error)) from error
     untied = 0 if decoder.tied_embeddings else decoder.embedding_weights
-    weights = models.matrix_parameters(shape) + models.idle_parameters(shape) + untied
-    counts = (models.matrix_parameters(shape) / decoder.active_weights, weights / decoder.weights)
+    weights = presets.matrix_parameters(shape) + presets.idle_parameters(shape) + untied
+    counts = (presets.matrix_parameters(shape) / decoder.active_weights, weights / decoder.weights)
     if any(abs(ratio - 1) > _SAME_COUNT for ratio in counts):
         raise UsageError(f"the layers of this {decoder.kind} differ in a way that a shape cannot express")
     return shape

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES, Config, Family, complete_config, entry_from_zero, positive_entry
 from tensorprimat.core.quantities import count
+from tensorprimat.models.families import FAMILIES, Config, Family, complete_config, entry_from_zero, positive_entry
 
 
 @dataclass(frozen=True, kw_only=True)

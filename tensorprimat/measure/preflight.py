@@ -25,7 +25,7 @@ from tensorprimat.engines import failures
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import collectives, matmul
+from tensorprimat.measure import collectives, matmul
 
 _SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
 QUICK_SIZES = {"cpu": (256, 512), "cuda": (4096, 8192)}

@@ -14,11 +14,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensorprimat.core import models, settings
+from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.models import presets
+from tensorprimat.models.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
 
 Estimator = Callable[[RunSpec], MemoryEstimate | None]
 """Function that returns the memory of one device for a spec; None where that is not modelled."""
@@ -89,9 +90,9 @@ def of_layout(
     parameter over all ranks that share it. logit_bytes: of one logit; the fused loss overwrites the BF16 logits.
     """
     tokens = micro_batch_size * sequence_length / layout.context
-    embedding = models.embedding_parameters(shape)
+    embedding = presets.embedding_parameters(shape)
     ends = 1 if shape.tied_embeddings or layout.pipeline > 1 else 2  # embedding and head; one if tied or split
-    layers = models.parameters(shape) - embedding * (1 if shape.tied_embeddings else 2)
+    layers = presets.parameters(shape) - embedding * (1 if shape.tied_embeddings else 2)
     parameters = (layers / layout.pipeline + ends * embedding) / layout.tensor
     # With sequence parallelism, norms are split over the tensor-parallel ranks too.
     token_bytes = megatron_kept_bytes_per_token(shape, fp8=fp8) / layout.tensor
@@ -155,7 +156,7 @@ class MegatronCore:
         if spec.recompute == "full":
             return 1.0
         return (
-            self.recomputed_by_recipe(spec, device_name) / models.find_preset(spec.model, spec.preset).shape.num_layers
+            self.recomputed_by_recipe(spec, device_name) / presets.find_preset(spec.model, spec.preset).shape.num_layers
         )
 
     def forbids_context_parallel(self, spec: RunSpec) -> bool:
@@ -168,7 +169,7 @@ class MegatronCore:
         """
         if self.exchanges_heads:
             return False
-        window = models.find_preset(spec.model, spec.preset).shape.sliding_window
+        window = presets.find_preset(spec.model, spec.preset).shape.sliding_window
         return window is not None and window < spec.sequence_length
 
     def uneven_split(self, spec: RunSpec) -> tuple[tuple[str, ...], str, int] | None:
@@ -179,7 +180,7 @@ class MegatronCore:
         Engine divides the heads by the context parallel size, too, where ranks exchange heads (see
         `forbids_context_parallel`).
         """
-        shape = models.find_preset(spec.model, spec.preset).shape
+        shape = presets.find_preset(spec.model, spec.preset).shape
         by_context = self.exchanges_heads and shape.sliding_window is not None and spec.context_parallel_size > 1
         by_heads = ("tensor_model_parallel_size", *(("context_parallel_size",) if by_context else ()))
         by_layers = ("pipeline_model_parallel_size",)
@@ -193,7 +194,7 @@ class MegatronCore:
 
     def estimate(self, spec: RunSpec, device_name: str | None = None) -> MemoryEstimate:
         """Return the memory of one device for a spec with NVIDIA's performance settings."""
-        shape = models.find_preset(spec.model, spec.preset).shape
+        shape = presets.find_preset(spec.model, spec.preset).shape
         aware = self.steps_with_bf16_gradients and spec.precision == "bf16"
         recomputed = self.recomputed_by_recipe(spec, device_name)
         return of_layout(

@@ -1,7 +1,7 @@
 """Training FLOPs per token by the conventions that the field uses: an MFU without its convention has no meaning.
 
 L layers, H heads × Q head size, T sequence length, N parameters, P_mm weights of every matrix product (see
-`models.matrix_parameters`); of a mixture of experts, N and P_mm count those that one token uses. A multiply-add is two
+`presets.matrix_parameters`); of a mixture of experts, N and P_mm count those that one token uses. A multiply-add is two
 FLOPs; backward costs twice forward, hence 6 per weight and token. Recomputation is not counted: these are the FLOPs of
 the model, not those that the hardware executes.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensorprimat.core import models
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import ModelShape, Result
+from tensorprimat.models import presets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Convention:
 
 def _of_pairs(shape: ModelShape) -> int:
     """Return the FLOPs of one layer for each token, and for each token that its query sees: 12·H·Q."""
-    return 6 * sum(models.attention_widths(shape))
+    return 6 * sum(presets.attention_widths(shape))
 
 
 def _every_pair(shape: ModelShape, sequence_length: int) -> int:
@@ -51,11 +51,11 @@ def _attended_pairs(shape: ModelShape, sequence_length: int) -> int:
 
 
 def _without_embedding(shape: ModelShape) -> int:
-    return models.active_parameters(shape) - models.embedding_parameters(shape)
+    return presets.active_parameters(shape) - presets.embedding_parameters(shape)
 
 
 def _without_gate(shape: ModelShape) -> int:
-    return models.matrix_parameters(shape) - (models.mlp_matrix_parameters(shape) if shape.gated_mlp else 0)
+    return presets.matrix_parameters(shape) - (presets.mlp_matrix_parameters(shape) if shape.gated_mlp else 0)
 
 
 _OF_ATTENTION = ("L", "H", "Q", "T")
@@ -64,16 +64,16 @@ CONVENTIONS: dict[str, Convention] = {
         name=name, formula=formula, symbols=symbols, used_by=used_by, weights=weights, attention=attention
     )
     for name, weights, attention, formula, symbols, used_by in (
-        ("megatron", models.matrix_parameters, _attended_pairs,
+        ("megatron", presets.matrix_parameters, _attended_pairs,
          "6·P_mm + 6·L·H·Q·T (causal; pairs T·W − W²/2 within a sliding window W < T)", ("P_mm", *_OF_ATTENTION),
          "Megatron-LM, Megatron-Bridge, NeMo's llama3 formula, NVIDIA's tables since 25.09"),
-        ("palm", models.active_parameters, _every_pair,
+        ("palm", presets.active_parameters, _every_pair,
          "6·N + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "the PaLM paper (appendix B), nanoGPT"),
-        ("6n", models.active_parameters, lambda _shape, _sequence_length: 0,
+        ("6n", presets.active_parameters, lambda _shape, _sequence_length: 0,
          "6·N", ("N",), "scaling-law papers, quick estimates"),
         ("torchtitan", _without_embedding, _every_pair,
          "6·(N − embedding) + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "torchtitan"),
-        ("full_attention", models.matrix_parameters, _every_pair,
+        ("full_attention", presets.matrix_parameters, _every_pair,
          "6·P_mm + 12·L·H·Q·T", ("P_mm", *_OF_ATTENTION), "NVIDIA's NeMo tables up to 25.07"),
         ("nemo_transformer", _without_gate, _every_pair,
          "6·(P_mm − gate matrices) + 12·L·H·Q·T", ("P_mm", *_OF_ATTENTION),
@@ -98,7 +98,7 @@ def per_token(shape: ModelShape, sequence_length: int, convention: str = DEFAULT
     Only `megatron` counts the pairs that attention really visits, so only it honours a sliding window. By definition
     `6n` charges no pair, and the others every pair. Raises UsageError for an unknown convention.
 
-    >>> from tensorprimat.core.models import find_preset
+    >>> from tensorprimat.models.presets import find_preset
     >>> per_token(find_preset("llama").shape, 8192)
     51470401536
     """
@@ -115,7 +115,7 @@ def peak_of_parts(
     training leaves in BF16.
     """
     counting = convention_named(convention)
-    head = 6 * models.embedding_parameters(shape) * (1 + (shape.multi_token_layers or 0))
+    head = 6 * presets.embedding_parameters(shape) * (1 + (shape.multi_token_layers or 0))
     body = 6 * counting.weights(shape) - head
     rest = head + counting.attention(shape, sequence_length)
     return (body + rest) / (body / layers + rest / others)
@@ -176,5 +176,5 @@ def trains_few(result: Result, shape: ModelShape | None) -> bool:
     shape: of the model, stated or assumed; None where neither is known.
     """
     counted, processes = result.model.trainable_parameters_per_process, result.training_config.num_gpus
-    every = result.model.parameters or (models.parameters(shape) if shape is not None else None)
+    every = result.model.parameters or (presets.parameters(shape) if shape is not None else None)
     return bool(counted and processes and every) and (counted or 0) * (processes or 0) < MOST_OF_A_MODEL * (every or 0)

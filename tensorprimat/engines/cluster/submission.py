@@ -1,6 +1,6 @@
 """The process that submits one run of an engine, or a preflight, follows the job, and brings its result back.
 
-    python -m tensorprimat.engines.cluster.submitted --cluster JSON --folder DIR [--dry-run]
+    python -m tensorprimat.engines.cluster.submission --cluster JSON --folder DIR [--dry-run]
         python -m ENGINE --spec spec.json --result result.json
 
 Its command line ends with the engine's command (`submit.submit_command`), and it behaves like the engine: the engine's
@@ -30,13 +30,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import tensorprimat
-from tensorprimat.core import regular
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.quantities import stated_seconds
 from tensorprimat.engines import launch
 from tensorprimat.engines.cluster import container, nemo_run, slurm
 from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster, JobSpec
 from tensorprimat.engines.cluster.job_log import Console, PrintedLine, Tail
+from tensorprimat.system import regular
 
 ON_NODE = """\
 # Program that torchrun starts in every rank: runs the module in its first argument, from the package next to this file.
@@ -327,7 +327,7 @@ _SCRIPTS = {"skypilot": _cloud_task, "kubernetes": _train_job}
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tensorprimat.engines.cluster.submitted",
+        prog="python -m tensorprimat.engines.cluster.submission",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

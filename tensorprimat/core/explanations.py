@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from tensorprimat.core import quantities, terms
 from tensorprimat.core.provenance import FROM_PATH
 from tensorprimat.core.result import MemoryMetrics, PerformanceMetrics, PowerMetrics, Reported, Result
-from tensorprimat.core.safe_text import one_line
 from tensorprimat.core.summary import measured_of, terms_of
 from tensorprimat.core.terms import Term
+from tensorprimat.system.safe_text import one_line
 
 REPORTED = "reported"
 SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerMetrics] | type[Reported]] = {

@@ -17,7 +17,6 @@ from pathlib import Path
 from tensorprimat.core import catalogue, micro_result, preflight
 from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.folders import DEFAULT_FOLDER
-from tensorprimat.core.footprint import activation_bytes, of_cell, state_bytes
 from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.store import new_stamp
@@ -25,6 +24,7 @@ from tensorprimat.core.units import GB, TERA
 from tensorprimat.engines import failures
 from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.machine.platform import Machine, detect_platform
+from tensorprimat.models.footprint import activation_bytes, of_cell, state_bytes
 
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
 _UTILISATION = 0.4  # share of the best matrix rate that training usually reaches
@@ -202,7 +202,7 @@ def best_rate(
         return None, "torch is not installed, so no product can be timed; pip install torch"
     import torch
 
-    from tensorprimat.micro import matmul
+    from tensorprimat.measure import matmul
 
     size = QUICK_SIZE["cpu" if device == "cpu" else "cuda"]
     try:

@@ -1,4 +1,4 @@
-"""Timing of one cell in a fresh process: `python -m tensorprimat.micro.isolated --spec FILE --result FILE`.
+"""Timing of one cell in a fresh process: `python -m tensorprimat.measure.isolation --spec FILE --result FILE`.
 
 In a fresh process a cell does not inherit the allocator, caches or compiled kernels of another cell. If the process is
 killed, the sweep continues, and the table shows OOM for this cell if the kernel counted a kill for lack of memory, else
@@ -15,15 +15,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import micro_result, processes
+from tensorprimat.core import micro_result
 from tensorprimat.core.errors import TensorPrimatError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY, ending, was_killed
 from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.engines import launch
 from tensorprimat.engines.entry import parser_of
 from tensorprimat.machine import host_memory
+from tensorprimat.system import processes
 
-MODULE = "tensorprimat.micro.isolated"
+MODULE = "tensorprimat.measure.isolation"
 STOP_SECONDS = 5.0  # time between SIGTERM and SIGKILL
 
 
@@ -84,7 +85,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser_of(MODULE, __doc__).parse_args(argv)
-    from tensorprimat.micro import passes
+    from tensorprimat.measure import passes
 
     try:
         cell = passes.measure_cell(CellSpec.model_validate_json(arguments.spec.read_text()))

@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from tensorprimat.core import models, shapes
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import ATTENTIONS, CELL_PRECISIONS, PASSES, CellSpec
-from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.quantities import alternatives, as_stated
+from tensorprimat.models import presets, shapes
+from tensorprimat.models.presets import COURSE, Preset
 
 DEFAULT_TRIALS = 10
 FFN_FACTOR = 4  # d_ff / d_model if a flag sets d_model but none sets d_ff, as in small, medium, large, xl and 2.7B
@@ -163,7 +163,7 @@ def sizes(options: GridOptions) -> list[Size]:
 
 def size_names() -> list[str]:
     """Return every name that --model-size accepts."""
-    return [name for preset in models.PRESETS for name in _names_of(preset)]
+    return [name for preset in presets.PRESETS for name in _names_of(preset)]
 
 
 def _names_of(preset: Preset) -> list[str]:
@@ -176,7 +176,7 @@ def _names_of(preset: Preset) -> list[str]:
 
 def _named(word: str) -> Size:
     """Return the size with a name: small to 2.7B, or a model such as llama, qwen-tiny, mistral-v0.3."""
-    for preset in models.PRESETS:
+    for preset in presets.PRESETS:
         names, shape = _names_of(preset), preset.shape
         if word.lower().replace("2_7b", "2.7b") in [name.lower() for name in names]:
             return Size(
@@ -191,7 +191,7 @@ def _named(word: str) -> Size:
                 context_length=preset.sequence_length,
                 batch_size=preset.micro_batch_size,
             )
-    ladder = ", ".join(preset.name for preset in models.PRESETS if preset.model == COURSE)
+    ladder = ", ".join(preset.name for preset in presets.PRESETS if preset.model == COURSE)
     raise UsageError(
         f"--model-size {word}: no such size; sizes: {ladder}, llama, qwen, mistral, llama-tiny and so on, or one that "
         "--shape names"

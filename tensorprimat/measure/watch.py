@@ -25,7 +25,7 @@ from tensorprimat.engines.launchers import connected_processes
 from tensorprimat.machine import noise
 from tensorprimat.machine.noise import NoiseReading
 from tensorprimat.machine.platform import Machine
-from tensorprimat.micro import preflight
+from tensorprimat.measure import preflight
 
 PATIENCE_SECONDS = 1800.0  # torch's own time limit for connecting
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from tensorprimat.core import processes
+from tensorprimat.system import processes
 
 NO_PERMISSION = "no permission to write"
 LONGEST_STEM_BYTES = 100  # of a temporary file's name: the whole name may have 255 bytes

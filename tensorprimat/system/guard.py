@@ -2,10 +2,10 @@
 
     python -I -S guard.py PARENT_PID FOLDER COMMAND [ARGUMENT...]
 
-Started by core/processes, with the standard library alone. Ranks of torchrun live in sessions of their own, so neither
-Ctrl-C nor a signal to a process group reaches them. This process adopts descendants that lose their parent (subreaper),
-receives a signal when its own parent dies, and then kills every descendant and removes FOLDER ("" for none). When the
-command ends, the rest of its descendants is killed, and this process ends the same way as the command.
+Started by system/processes, with the standard library alone. Ranks of torchrun live in sessions of their own, so
+neither Ctrl-C nor a signal to a process group reaches them. This process adopts descendants that lose their parent
+(subreaper), receives a signal when its own parent dies, and then kills every descendant and removes FOLDER ("" for
+none). When the command ends, the rest of its descendants is killed, and this process ends the same way as the command.
 
 Signals: SIGUSR1 sends SIGTERM to the command, SIGUSR2 kills everything. SIGINT and SIGTERM to the process group reach
 the command directly. This process ignores SIGINT, and SIGTERM while its parent lives.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, models, names, settings, shapes
+from tensorprimat.core import catalogue, names, settings
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
@@ -29,10 +29,11 @@ from tensorprimat.core.result import (
     Result,
     TrainingConfig,
 )
-from tensorprimat.core.shapes import NamedShape
 from tensorprimat.core.steps import Steps, finite
 from tensorprimat.core.summary import recorded_notices, summarise
 from tensorprimat.core.units import GB
+from tensorprimat.models import presets, shapes
+from tensorprimat.models.shapes import NamedShape
 
 _Record = TypeVar("_Record", bound=Record)
 
@@ -234,7 +235,7 @@ def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
     known = None if model.shape is None else _described(model.shape)
     if not notes.settle("model shape", known, typed, flag, key="model.shape", same=model.shape == named.shape):
         return model
-    counted = models.parameters(named.shape)
+    counted = presets.parameters(named.shape)
     if model.shape == named.shape:
         return model
     if model.parameters and known is None and abs(counted / model.parameters - 1) > SAME_SIZE:
@@ -281,11 +282,11 @@ def identified(model: Model) -> Model:
         model = model.changed(name=names.resolve(model.name))
     if model.shape is None:
         return model
-    preset = models.identify(model.shape)
+    preset = presets.identify(model.shape)
     return model.changed(
         name=model.name or (preset.model if preset else None),
         preset=model.preset or (preset.name if preset else None),
-        parameters=model.parameters or models.parameters(model.shape),
+        parameters=model.parameters or presets.parameters(model.shape),
     )
 
 

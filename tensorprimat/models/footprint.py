@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorprimat.core import models, training_memory
 from tensorprimat.core.micro_result import CellSpec, Pass
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import NUMBER_BYTES
+from tensorprimat.models import presets, training_memory
 
 LARGEST_LOGITS = 2**28
 """Logits up to which head and loss are left to autograd: 1 GB in float32. Larger ones are never held whole (the 128k
@@ -41,7 +41,7 @@ class StepWork:
 
     @property
     def weights(self) -> int:
-        return models.parameters(self.shape)
+        return presets.parameters(self.shape)
 
 
 def of_cell(spec: CellSpec, *, fused_norm: bool) -> StepWork:

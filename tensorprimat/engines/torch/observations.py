@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.recompute import ALL_LAYERS, ATTENTION, NONE, SECOND_LAYERS, recomputed_operations
 from tensorprimat.core.result import TrainingConfig
+from tensorprimat.models.recompute import ALL_LAYERS, ATTENTION, NONE, SECOND_LAYERS, recomputed_operations
 
 STEP = 1
 """Index of the warm-up step whose operations are recorded: the second, because the first one compiles."""

@@ -21,7 +21,6 @@ from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.quantities import as_stated, size
-from tensorprimat.core.safe_text import is_utf8
 from tensorprimat.core.units import GB
 from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import failures
@@ -29,10 +28,11 @@ from tensorprimat.engines.memory import host_peak_bytes, status_bytes
 from tensorprimat.machine.host_memory import available_bytes
 from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.machine.torch_device import existing_device
-from tensorprimat.micro import advice
+from tensorprimat.measure import advice
+from tensorprimat.system.safe_text import is_utf8
 
 if TYPE_CHECKING:
-    from tensorprimat.micro.workload import Workload
+    from tensorprimat.measure.workload import Workload
 
 _CLEAR_PEAK = Path("/proc/self/clear_refs")  # proc(5): writing 5 sets the peak of resident memory to its present value
 HEADROOM = 0.95  # share of the free memory on a CPU: the allocator must fail before the system swaps or kills
@@ -113,7 +113,7 @@ class Times:
 
 
 def _run(spec: CellSpec, times: Times) -> None:
-    from tensorprimat.micro.workload import Workload
+    from tensorprimat.measure.workload import Workload
 
     workload = Workload(spec)
     times.loss, times.fused_norm = workload.loss, workload.fused_norm

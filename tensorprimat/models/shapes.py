@@ -1,7 +1,7 @@
 """Model shapes as people state them: a known model, a Hugging Face config.json, or the numbers themselves.
 
-`--shape` of every command is read here. A name is looked up in core/models whatever its punctuation, organisation and
-suffix are: "llama3.1-8b", "meta-llama/Llama-3.1-8B-Instruct" and "llama31_8b" are one model.
+`--shape` of every command is read here. A name is looked up in models/presets whatever its punctuation, organisation
+and suffix are: "llama3.1-8b", "meta-llama/Llama-3.1-8B-Instruct" and "llama31_8b" are one model.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue, config_shapes, mlperf_rules, models, names, regular
+from tensorprimat.core import catalogue, mlperf_rules, names
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.families import FAMILIES
-from tensorprimat.core.models import COURSE, Preset
 from tensorprimat.core.quantities import count, listed
 from tensorprimat.core.result import ModelShape
+from tensorprimat.models import huggingface, presets
+from tensorprimat.models.families import FAMILIES
+from tensorprimat.models.presets import COURSE, Preset
+from tensorprimat.system import regular
 
 NUMBERS = re.compile(r"(?P<name>[^=/]{1,80})=(?P<numbers>\d{1,15}(?:/\d{1,15}){1,9})")
 """name=d_model/d_ff/layers/heads, and where a model has them /kv_heads/vocabulary."""
@@ -64,7 +66,7 @@ def parse_shape(text: str) -> NamedShape:
         return _of_config(text, path)
     named = of_name(text)
     if named is None:
-        titles = [one.title for one in models.PRESETS if one.name in ("full", "v0.3")]
+        titles = [one.title for one in presets.PRESETS if one.name in ("full", "v0.3")]
         titles += [one.title for one in catalogue.published_models()]
         raise UsageError(
             f"--shape {text}: no file of that name and no known model ({', '.join(titles)}; llama-tiny …; "
@@ -101,7 +103,7 @@ def _published_by_key() -> dict[str, catalogue.PublishedModel]:
 
 def title_of(shape: ModelShape) -> str | None:
     """Return the title of the known model that has exactly this shape; None where no model has it."""
-    if preset := models.identify(shape):
+    if preset := presets.identify(shape):
         return preset.title
     return next((one.title for one in catalogue.published_models() if one.shape == shape), None)
 
@@ -113,9 +115,9 @@ def known_preset(name: str) -> Preset | None:
     (['Llama-3.1-8B', 'Qwen2.5-7B', 'Mistral-7B-v0.1'], None)
     """
     plain = _plain(name)
-    exact = next((preset for preset in models.PRESETS if plain in map(_plain, _names(preset))), None)
+    exact = next((preset for preset in presets.PRESETS if plain in map(_plain, _names(preset))), None)
     if exact is None and (model := names.known_model(name)) in ("llama", "qwen"):  # versions of mistral differ in shape
-        return models.find_preset(model)
+        return presets.find_preset(model)
     return exact
 
 
@@ -130,8 +132,8 @@ def of_preset(preset: str, model: str | None) -> NamedShape | None:
     named = known_preset(model or "")
     if named is None:
         return None
-    if models.ALIASES.get(preset.lower(), preset.lower()) != named.name.lower() or named.model == COURSE:
-        named = models.find_preset(named.model, preset)
+    if presets.ALIASES.get(preset.lower(), preset.lower()) != named.name.lower() or named.model == COURSE:
+        named = presets.find_preset(named.model, preset)
     return NamedShape(text=f"{named.model}-{named.name}", name=named.title, shape=named.shape, preset=named)
 
 
@@ -178,15 +180,15 @@ def _of_numbers(text: str) -> NamedShape:
     key_value_heads = more[0] if more else heads
     if heads % key_value_heads:
         raise UsageError(f"--shape {text}: {key_value_heads} key-value heads do not divide {heads} heads")
-    vocabulary = more[1] if len(more) > 1 else models.COURSE_VOCABULARY
-    shape = models.shape_of_numbers(layers, width, ffn, heads, key_value_heads, vocabulary)
+    vocabulary = more[1] if len(more) > 1 else presets.COURSE_VOCABULARY
+    shape = presets.shape_of_numbers(layers, width, ffn, heads, key_value_heads, vocabulary)
     assumed = [] if more else [f"{heads} key-value heads"]
     assumed += [] if len(more) > 1 else [f"a vocabulary of {count(vocabulary)}"]
     return NamedShape(
         text=text,
         name=name,
         shape=shape,
-        preset=models.identify(shape),
+        preset=presets.identify(shape),
         assumption=f"{listed(assumed)} assumed" if assumed else None,
     )
 
@@ -216,18 +218,18 @@ def _of_config(text: str, path: Path) -> NamedShape:
     """Read a Hugging Face config.json."""
     where = f"--shape {text}"
     kind, config = read_config(path, where)
-    if kind not in config_shapes.kinds():
+    if kind not in huggingface.kinds():
         raise UsageError(
-            f"{where}: the cost of model_type {kind!r} is not known, only that of {', '.join(config_shapes.kinds())}; "
+            f"{where}: the cost of model_type {kind!r} is not known, only that of {', '.join(huggingface.kinds())}; "
             f"a dense decoder can be stated as {HOW_TO_WRITE}{MORE_NUMBERS}"
         )
     try:
-        shape = config_shapes.of_config(config)
+        shape = huggingface.of_config(config)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     name = title_of(shape) or _named(config, path, kind)
     later = "no multi-token prediction assumed" if config.get("num_nextn_predict_layers") else None
-    return NamedShape(text=text, name=name, shape=shape, preset=models.identify(shape), assumption=later)
+    return NamedShape(text=text, name=name, shape=shape, preset=presets.identify(shape), assumption=later)
 
 
 def _named(config: Mapping[str, Any], path: Path, kind: str) -> str:

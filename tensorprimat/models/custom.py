@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprimat.core import config_shapes, decoders, models
-from tensorprimat.core.decoders import Decoder
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.families import FAMILIES, Config
-from tensorprimat.core.models import ALIASES, FULL_BATCH, TINY_BATCH, Preset
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.models import decoders, huggingface, presets
+from tensorprimat.models.decoders import Decoder
+from tensorprimat.models.families import FAMILIES, Config
+from tensorprimat.models.presets import ALIASES, FULL_BATCH, TINY_BATCH, Preset
 
 _PRESETS = ("full", "tiny")
 TINY_LENGTH = 2048
@@ -61,7 +61,7 @@ class ConfiguredModel:
     def shape(self) -> ModelShape | None:
         """Return the model as a `ModelShape`; None where it has a feature that no `ModelShape` expresses."""
         try:
-            return config_shapes.of_decoder(self.decoder, self.config)
+            return huggingface.of_decoder(self.decoder, self.config)
         except UsageError:
             return None
 
@@ -87,7 +87,7 @@ class ConfiguredModel:
 def model_of(spec: RunSpec) -> Preset | ConfiguredModel:
     """Return the model that a spec trains: a built-in preset, or that of its configuration. Raises UsageError."""
     if spec.config is None:
-        return models.find_preset(spec.model, spec.preset)
+        return presets.find_preset(spec.model, spec.preset)
     return configured(spec.model, spec.config, spec.preset)
 
 

@@ -1,7 +1,7 @@
 """Process trees and temporary folders: everything that this program starts ends with it, even after kill -9.
 
 Three things that a command may start or make, and the event that ends each:
-- `popen` starts a command below a guard (core/guard), which kills every descendant of the command when the command or
+- `popen` starts a command below a guard (system/guard), which kills every descendant of the command when the command or
   this process ends, in whatever session a descendant lives;
 - copies of this process (multiprocessing) call `die_with_parent` first;
 - `scratch_folder` lends a temporary folder named after its owner; the guard removes it after a kill, and the next one
@@ -27,9 +27,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import guard
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.quantities import count
+from tensorprimat.system import guard
 
 PREFIX = "tensorprimat-"
 SCRATCH = "TPRIMAT_SCRATCH"

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import combinations
 
-from tensorprimat.core import flops
 from tensorprimat.core.result import ModelShape
+from tensorprimat.models import flops
 
 NONE, SECOND_LAYERS, ALL_LAYERS = "none", "every second layer", "full"
 PRODUCTS = ("queries", "keys", "values", "output", "gate", "up", "down")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tensorprimat.core import models, recompute
-from tensorprimat.core.configured import model_of
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
 from tensorprimat.core.quantities import as_stated, percent
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import NUMBER_BYTES
+from tensorprimat.models import presets, recompute
+from tensorprimat.models.custom import model_of
+from tensorprimat.models.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
 
 COUNTED = "kept_bytes_per_token"
 """Option of a spec: bytes that one layer keeps of one token, counted in the model's own layers (engines/torch/memory).
@@ -96,7 +96,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     of_token, of_input = _bytes_of_layer(spec)
     kept, layer, layer_input = tokens * _kept_of_layer(spec), tokens * of_token, tokens * of_input
     activations = shape.num_layers * kept + 2 * layer_input
-    layer_weights = model.matrix_parameters - models.embedding_parameters(shape)
+    layer_weights = model.matrix_parameters - presets.embedding_parameters(shape)
     partly = spec.recompute not in (recompute.SECOND_LAYERS, recompute.ALL_LAYERS)
     recomputed = layer - kept if partly else layer  # of one layer, while its backward pass runs
     casts = 0.0
@@ -104,7 +104,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
         kept_whole = {recompute.NONE: 1.0, recompute.SECOND_LAYERS: 0.5}.get(spec.recompute, 0.0)
         casts = width * layer_weights * (kept_whole if spec.compile else 1.0)
         recomputed += width * layer_weights / shape.num_layers if recomputed and spec.compile else 0.0
-    embedding = models.embedding_parameters(shape)
+    embedding = presets.embedding_parameters(shape)
     of_logit = 2.0 * width if spec.compile else 10.0  # logits and their gradient; in eager code, likelihoods too
     loss = embedding * width * (2 if autocast else 1) + min(LOSS_LOGITS, tokens * shape.vocab_size) * of_logit
     at_once = 2 / shape.num_layers if spec.reshard else 1.0  # of the layers: two where one is gathered ahead, or all
@@ -146,7 +146,7 @@ def network_bytes(spec: RunSpec) -> float:
     gradients = model.parameters * stored
     received = 2.0 * gradients
     if is_sharded(spec):
-        layers = model.matrix_parameters - models.embedding_parameters(model.memory_shape)
+        layers = model.matrix_parameters - presets.embedding_parameters(model.memory_shape)
         weights = model.parameters + (layers if spec.reshard else 0)
         gathered = weights * (_width(spec) if spec.master_weights else stored)
         received = spec.gradient_accumulation_steps * (gathered + gradients)
