@@ -74,6 +74,19 @@ def test_a_setting_that_one_side_alone_states_is_not_identical(field):
     assert "Stated by one side only: " in fairness.sentence
 
 
+def test_printed_arguments_that_differ_are_one_difference_of_the_configuration():
+    def printed(**arguments):
+        one = result("h100")
+        return one.changed(provenance=one.provenance.changed(arguments={**arguments, "qk_layernorm": "True"}))
+
+    fairness = judge(printed(softmax_type="vanilla"), printed(softmax_type="learnable"))
+    assert fairness.verdict == "same_work"
+    (difference,) = (one for one in fairness.differences if one.field == "arguments")
+    assert difference.values == ("softmax_type vanilla", "softmax_type learnable")
+    named = judge(printed(global_batch_size="8"), printed(global_batch_size="16"))
+    assert not [one for one in named.differences if one.field == "arguments"]  # a field of its own
+
+
 def test_a_setting_that_neither_side_states_is_not_identical():
     assert judge(*(changed(result(side), recompute=None) for side in ("h100", "mi300x"))).verdict == "same_work"
 

@@ -26,7 +26,7 @@ from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, metric_for
 from tensorprimat.analysis.records import Difference, Fairness, must_match
 from tensorprimat.core import methodologies, settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.identity import BY_KEY, FIELDS, Field, seeds_agree
+from tensorprimat.core.identity import BY_KEY, FIELDS, Field, arguments_apart, seeds_agree
 from tensorprimat.core.quantities import as_stated, shortened_list
 from tensorprimat.core.result import Model, ModelShape, Result
 from tensorprimat.models import flops, shapes
@@ -106,7 +106,18 @@ def differences_between(results: Sequence[Result]) -> tuple[Difference, ...]:
         stated = {value for value in values if value is not None}
         if len(stated) > 1 or (stated and None in values and field.weight != "context"):
             differences.append(Difference(field=field.key, label=field.label, values=values, weight=field.weight))
-    return tuple(differences)
+    return (*differences, *_arguments(results))
+
+
+def _arguments(results: Sequence[Result]) -> list[Difference]:
+    """Return the printed arguments that differ and are no field, as one difference; at most _MOST_NAMED are named."""
+    apart = [name for name in arguments_apart(results) if name not in BY_KEY]
+    if not apart:
+        return []
+    more = f" and {len(apart) - _MOST_NAMED} more" if len(apart) > _MOST_NAMED else ""
+    stated = [result.provenance.arguments for result in results]
+    values = tuple(", ".join(f"{name} {one.get(name, '–')}" for name in apart[:_MOST_NAMED]) + more for one in stated)
+    return [Difference(field="arguments", label="printed arguments", values=values, weight="configuration")]
 
 
 def _values(field: Field, results: Sequence[Result]) -> tuple[str | None, ...]:
@@ -188,7 +199,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
     level: LevelName = "same_work"
     if None in batches or batches[0] != batches[1]:
         level = "same_work_per_token"
-    elif not conditions and _all_stated_and_equal(pair):
+    elif not conditions and _all_stated_and_equal(pair) and not _arguments(pair):
         level = "identical"
     return _Work(refusals=(), conditions=tuple(conditions), level=level)
 
