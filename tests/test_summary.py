@@ -73,7 +73,25 @@ def test_rates_without_times_are_combined_harmonically():
     figures = summarise(result(rows)).performance_metrics
     assert figures.samples_per_second == pytest.approx(2 / (1 / 2 + 1 / 4))
     assert figures.basis == "reported_rates"
+
+
+def test_a_step_time_follows_from_the_work_of_a_step_and_a_rate_and_says_so():
+    rows = [
+        Step(index=i, seconds=None, reported_samples_per_second=16.0, reported_tokens_per_second=9e3) for i in (1, 2, 3)
+    ]
+    derived = summarise(result(rows, global_batch_size=32, sequence_length=2048))
+    figures = derived.performance_metrics
+    assert (figures.avg_step_time_seconds, figures.steps_per_second) == (2.0, 0.5)
+    assert (figures.std_step_time_seconds, figures.measured_time_seconds) == (None, None)
+    assert "step_time_derived" in [one.code for one in derived.remarks]
+
+
+def test_batch_times_length_and_a_rate_of_tokens_give_no_step_time_because_the_rate_may_leave_padding_out():
+    rows = [Step(index=i, seconds=None, samples=32, tokens=65536, reported_tokens_per_second=9e3) for i in (1, 2, 3)]
+    figures = summarise(result(rows, global_batch_size=32, sequence_length=2048)).performance_metrics
     assert figures.avg_step_time_seconds is None
+    counted = [one.changed(tokens=18_000) for one in rows]
+    assert summarise(result(counted)).performance_metrics.avg_step_time_seconds == 2.0
 
 
 def test_a_rate_printed_with_times_is_weighted_by_time():

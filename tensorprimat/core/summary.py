@@ -347,7 +347,8 @@ def terms_of_runs(result: Result) -> Iterator[tuple[int, dict[str, Term]]]:
 
 def _terms_of_rows(result: Result, rows: Steps) -> dict[str, Term]:
     mean = terms.step_seconds(result.training_config, rows, result.provenance.timer)
-    return terms.rates(result.training_config, rows) | ({"avg_step_time_seconds": mean} if mean else {})
+    rates = terms.rates(result.training_config, rows)
+    return rates | ({"avg_step_time_seconds": mean} if mean else terms.over_rates(result.training_config, rows, rates))
 
 
 def _terms(
@@ -375,7 +376,7 @@ def _terms(
 def _performance(result: Result, found: dict[str, dict[str, Term]]) -> PerformanceMetrics:
     values = _values(found["performance_metrics"])
     rated = not values.keys().isdisjoint(("tokens_per_second", "tokens_per_second_per_gpu"))
-    from_times = "avg_step_time_seconds" in values and ("tokens_per_step" in values or not rated)
+    from_times = "measured_time_seconds" in values and ("tokens_per_step" in values or not rated)
     from_rates = rated or "samples_per_second" in values
     reported = result.performance_metrics.reported.changed(**_values(found["reported"]))
     basis = "step_times" if from_times else "reported_rates" if from_rates else None

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -130,7 +130,35 @@ def performance_figures(
         **_over_times(config, measured, timer),
         **rates(config, measured),
     }
-    return {name: term for name, term in found.items() if term is not None}
+    known = {name: term for name, term in found.items() if term is not None}
+    return known if "avg_step_time_seconds" in known else known | over_rates(config, measured, known)
+
+
+def over_rates(config: TrainingConfig, measured: Steps, known: Mapping[str, Term]) -> dict[str, Term]:
+    """Return the mean step time that follows from the work of a step and a printed rate, for rows without times.
+
+    known: rates of the rows. Tokens count only if the log counts them: a rate of tokens may leave padding or prompts
+    out, which batch × length contains.
+    """
+    samples, tokens = measured.column("samples"), measured.column("tokens")
+    product = samples * (config.sequence_length or np.nan)
+    is_counted = np.isfinite(tokens).any() and not np.array_equal(tokens, product, equal_nan=True)
+    sized = np.isfinite(samples) & (measured.column("covers") > 0)
+    of_step = np.average(samples[sized], weights=measured.column("covers")[sized]) if sized.any() else None
+    of_tokens = _tokens_per_step(measured) if is_counted else None
+    ways = (
+        ("samples_per_step", of_step or config.global_batch_size, "samples_per_second", "sequences"),
+        ("tokens_per_step", of_tokens.value if of_tokens else None, "tokens_per_second", "tokens"),
+    )
+    for name, work, rate, unit in ways:
+        if work and rate in known:
+            of_work, of_rate = (name, float(work), unit), (rate, known[rate].value, unit_of(rate))
+            put_in = f"{precise(work)} {unit} / {precise(known[rate].value)} {unit_of(rate)}"
+            mean = _term(float(work) / known[rate].value, f"{name} / {rate}", put_in, of_work, of_rate)
+            of_mean = ("avg_step_time_seconds", mean.value, "s")
+            per_second = _term(1 / mean.value, "1 / avg_step_time_seconds", f"1 / {precise(mean.value)} s", of_mean)
+            return {"avg_step_time_seconds": mean, "steps_per_second": per_second}
+    return {}
 
 
 def _tokens_per_step(measured: Steps) -> Term | None:
