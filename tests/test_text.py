@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorprimat.core.errors import InputError
+from tensorprimat.logs import compression as packing
 from tensorprimat.logs import failures, files, prefixes
 from tensorprimat.logs.text import Log, window_of, without_colours
 
@@ -144,7 +145,7 @@ def test_damaged_packed_data_is_one_clear_error(tmp_path: Path, compression: str
 def test_a_decompression_bomb_is_refused_before_it_expands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
-    monkeypatch.setattr(compression, "EXPANSION_ALLOWED_BYTES", 2**20)
+    monkeypatch.setattr(packing, "EXPANSION_ALLOWED_BYTES", 2**20)
     log = written(tmp_path, COMPRESSIONS[compression](b"a" * 2**24))
     with pytest.raises(InputError, match="expands to more than 300 times"):
         list(log.lines())
