@@ -26,11 +26,12 @@ MAY_IMPORT = {
     "logs": BASE,
     "machine": BASE,
     "analysis": BASE,
+    "traces": BASE,
     "engines": BASE | {"logs", "machine"},
     "measure": BASE | {"machine", "engines"},
-    "reports": BASE | {"analysis"},
-    "session": BASE | {"logs", "machine", "engines", "measure", "analysis"},
-    "cli": BASE | {"logs", "machine", "engines", "measure", "analysis", "reports", "session"},
+    "reports": BASE | {"analysis", "traces"},
+    "session": BASE | {"logs", "machine", "engines", "measure", "analysis", "traces"},
+    "cli": BASE | {"logs", "machine", "engines", "measure", "analysis", "traces", "reports", "session"},
 }
 TRAINING_STACK = {"torch", "lightning", "pytorch_lightning", "nemo", "nemo_run", "pynvml", "amdsmi", "transformers"}
 TRAINING_ROOMS = {"machine", "engines", "measure"}
@@ -190,7 +191,7 @@ class Refuse:
             raise ImportError('not on this laptop: ' + name)
 sys.meta_path.insert(0, Refuse())
 import importlib, pkgutil, tensorprimat
-for room in ('core', 'models', 'system', 'logs', 'analysis', 'reports', 'session', 'cli'):
+for room in ('core', 'models', 'system', 'logs', 'analysis', 'traces', 'reports', 'session', 'cli'):
     package = importlib.import_module('tensorprimat.' + room)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
         importlib.import_module(module.name)

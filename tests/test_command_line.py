@@ -61,7 +61,7 @@ def test_every_option_with_a_number_keeps_its_text(name):
     command = importlib.import_module(f"tensorprimat.cli.{name}").command
     numbers = [one for one in get_params_from_function(command).values() if "float" in str(one.annotation)]
     assert [one.name for one in numbers if one.default.parser is not number_as_typed] == []
-    assert bool(numbers) == (name in ("run", "processes", "passes", "sweep"))
+    assert bool(numbers) == (name in ("run", "processes", "passes", "sweep", "explain"))
 
 
 def test_a_wrong_number_in_an_environment_variable_is_named(monkeypatch, capsys):

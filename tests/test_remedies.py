@@ -95,6 +95,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "logs": LOGS,
     "machine/torch_device.py": (*CELLS, "preflight"),
     "machine": ("run",),
+    "traces": ("explain",),
     **{f"cli/{command}.py": (command,) for command in COMMANDS},
 }
 """Module, or a room for the others of it → commands that show its messages."""

@@ -39,6 +39,7 @@ COMMANDS = {
     "compare": "compare results: verdict, plot and report",
     "enhance": "compare with cost, MFU, memory, power and time to train",
     "metrics": "show every derived figure of one result, with its inputs",
+    "explain": "show what takes the time of a step, and why one is faster",
     "analyze": "survey folders of old logs, events, profiles and results",
     "gate": "fail a build if a slowdown is detected",
     "history": "show a metric over time per machine and model, with changes",

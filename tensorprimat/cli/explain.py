@@ -1,0 +1,65 @@
+"""`tprimat explain`: what a step's time consists of, and why one training is faster than another, from traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tensorprimat.cli import known_values as known
+from tensorprimat.cli.shared_options import argument, switch, takes, takes_number
+
+
+def command(
+    baseline: Annotated[Path, argument("TRACE", "Trace of a profiler, or a folder with one for each rank (side A).")],
+    candidate: Annotated[Path | None, argument("TRACE", "Trace to compare with it (side B).")] = None,
+    model: Annotated[
+        str | None,
+        takes("MODEL", "Model that ran, for rates: a known name, config.json, or name=numbers.", offers=known.models),
+    ] = None,
+    sequence_length: Annotated[int | None, takes("N", "Tokens of a sequence, with --model.")] = None,
+    sequences: Annotated[int, takes("N", "Sequences of a step on one GPU, with --model.")] = 1,
+    clock: Annotated[list[float] | None, takes_number("MHZ", "Mean clock of the GPU, once for each side.")] = None,
+    rank: Annotated[int | None, takes("N", "Rank to explain (default: the median by time of a step).")] = None,
+    as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
+) -> int:
+    """Show what takes the time of a step, from a profiler's trace; of two traces, show why one is faster.
+
+    Each moment of a step belongs to one class of work: matrix products, attention, optimizer, exposed communication,
+    gaps and others, so that the classes sum to the time of the step. The difference of two traces lists what each
+    class contributes, and sums to the difference of their steps. Steps are found by the profiler's marks, else by the
+    optimizer's kernels, else by repetition. With --model and --sequence-length, rates of products, attention and
+    optimizer stand beside their time; a trace with shapes (record_shapes=True) needs neither.
+
+    Reads traces of PyTorch's profiler (.json, .json.gz) from CUDA, ROCm, XPU and CPU. Make one with
+    benchmark.py --profile torch. A profiler slows a training down: compare speeds by runs without it.
+
+    \b
+    Examples:
+      tprimat explain profile.trace.json.gz --model llama --sequence-length 8192
+      tprimat explain bf16.trace.json.gz fp8.trace.json.gz
+      tprimat explain h100.trace.json.gz h200.trace.json.gz --clock 1456 --clock 1560 --json
+
+    \b
+    Exit codes:
+      0  explained
+      2  a flag is wrong, a file is no usable trace, or the traces are of unlike programs
+    """
+    import json
+
+    from tensorprimat.reports import ledger as report
+    from tensorprimat.traces.difference import difference_of
+    from tensorprimat.traces.sides import ledger_at, trace_facts
+    from tensorprimat.traces.work import rates_of
+
+    paths = [baseline] if candidate is None else [baseline, candidate]
+    facts = trace_facts(
+        len(paths), model=model, sequence_length=sequence_length, sequences=sequences, clocks=clock or ()
+    )
+    ledgers = [ledger_at(path, rank) for path in paths]
+    rates = [rates_of(ledger, of_side) for ledger, of_side in zip(ledgers, facts, strict=True)]
+    found = None if candidate is None else difference_of(ledgers[0], ledgers[1], (facts[0], facts[1]))
+    if as_json:
+        print(json.dumps(report.document(ledgers, rates, found), indent=2, ensure_ascii=False))
+    else:
+        report.print_explanation(ledgers, rates, found)
+    return 0

@@ -1,0 +1,239 @@
+"""The ledger of a step: the seconds of each class of work, which sum to the time of the step.
+
+Each moment belongs to one class. Where several kernels run at once, computation comes before communication and
+communication before copies, and of two of a kind the one that began first; where none runs, the moment is a gap.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorprimat.core.notices import Notice
+from tensorprimat.traces.classes import COMMUNICATION, COPIES, UNKNOWN, classify, place_of
+from tensorprimat.traces.record import HostSpan, Kernel, Trace
+from tensorprimat.traces.steps import StepWindows, find_steps
+
+CLOSURE = 0.005  # by which the sum may differ from an independent clock
+UNEXPLAINED = 0.02  # of a step that unknown kernels and unexplained gaps may take
+QUEUE_SECONDS = 10e-6  # between two queued kernels: the device's own time; traces of H100 and H200 show 1 to 3 µs
+_AFTER_WAIT = 20e-6  # from the end of the device's work to the end of the host's call that waits for it
+GAPS = ("data_wait", "gap_launch", "gap_synchronisation", "gap_queue", "gap_unexplained")
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTotal:
+    """The kernels of one name in one class."""
+
+    name: str
+    seconds: float
+    """Exclusive seconds of a step."""
+    launches: float
+    """Launches of a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """The account of a trace's steps."""
+
+    trace: Trace
+    steps: StepWindows
+    by_step: tuple[Mapping[str, float], ...]
+    """Seconds of each class in each step."""
+    items: Mapping[str, tuple[KernelTotal, ...]]
+    """Kernels of each class, the longest first."""
+    hidden_communication: float
+    """Seconds of a step in which communication ran while something was computed."""
+    members: Mapping[str, tuple[Kernel, ...]] = field(default_factory=dict)
+    """Kernels of each class that start within the steps."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def classes(self) -> dict[str, float]:
+        """Mean seconds of each class, in the order of the ledger."""
+        names = sorted({name for step in self.by_step for name in step}, key=lambda name: (place_of(name), name))
+        return {name: float(np.mean([step.get(name, 0.0) for step in self.by_step])) for name in names}
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean time of a step."""
+        return float(np.mean([end - start for start, end in self.steps.windows]))
+
+    @property
+    def closure(self) -> float | None:
+        """Difference of the ledger's sum from the host's clock, as a share of it; None without such a clock."""
+        clock = self.steps.clock_seconds
+        return None if clock is None else sum(sum(step.values()) for step in self.by_step) / clock - 1
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of the step in unknown kernels."""
+        return self.classes.get(UNKNOWN, 0.0) / self.step_seconds
+
+    def launches(self, prefix: str) -> float:
+        """Return the launches of a step in all classes whose name begins so."""
+        return sum(item.launches for name, items in self.items.items() if name.startswith(prefix) for item in items)
+
+    def seconds(self, *prefixes: str) -> float:
+        """Return the seconds of a step in all classes whose name begins with one of these."""
+        return sum(time for name, time in self.classes.items() if name.startswith(prefixes))
+
+
+def ledger_of(trace: Trace) -> Ledger:
+    """Return the ledger of a trace. Raises InputError for a trace without whole steps."""
+    classes = classify(trace)
+    steps = find_steps(trace, classes)
+    starts = np.array([kernel.start for kernel in trace.kernels])
+    ends = np.array([kernel.end for kernel in trace.kernels])
+    rank = np.array([2 if name == COPIES else int(name.startswith(COMMUNICATION)) for name in classes])
+    by_step, hidden = [], 0.0
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    launches: Counter[tuple[str, str]] = Counter()
+    members: dict[str, list[Kernel]] = defaultdict(list)
+    for start, end in steps.windows:
+        within = np.flatnonzero((ends > start) & (starts < end))
+        begun, done = np.clip(starts[within], start, end), np.clip(ends[within], start, end)
+        own, covered = _exclusive(begun, done, rank[within])
+        hidden += covered
+        step: dict[str, float] = defaultdict(float)
+        for place, time in zip(within, own, strict=True):
+            kernel, name = trace.kernels[place], classes[place]
+            step[name] += float(time)
+            key = (name, short_name(kernel.name))
+            seconds[key] += float(time)
+            if start <= kernel.start < end:
+                launches[key] += 1
+                members[name].append(kernel)
+        for name, time in _gaps(trace, begun, done, start, end):
+            step[name] += time
+        by_step.append(dict(step))
+    count = len(steps.windows)
+    items: dict[str, list[KernelTotal]] = defaultdict(list)
+    for (name, kernel_name), time in sorted(seconds.items(), key=lambda item: -item[1]):
+        total = launches[name, kernel_name]
+        items[name].append(KernelTotal(name=kernel_name, seconds=time / count, launches=total / count))
+    made = Ledger(
+        trace=trace, steps=steps, by_step=tuple(by_step), items={name: tuple(found) for name, found in items.items()},
+        hidden_communication=hidden / count, members={name: tuple(found) for name, found in members.items()},
+    )  # fmt: skip
+    return Ledger(**{**vars(made), "notices": (*trace.notices, *_notices(made))})
+
+
+def _notices(ledger: Ledger) -> list[Notice]:
+    """Return what limits a ledger."""
+    found = []
+    open_share = ledger.unknown_share + ledger.classes.get("gap_unexplained", 0.0) / ledger.step_seconds
+    if open_share > UNEXPLAINED:
+        found.append(Notice("trace_unexplained", "ledger", share=open_share))
+    if ledger.closure is not None and abs(ledger.closure) > CLOSURE:
+        found.append(Notice("trace_not_closed", "ledger", off=abs(ledger.closure)))
+    if ledger.steps.left_out:
+        found.append(Notice("trace_steps_left_out", "steps", steps=ledger.steps.left_out))
+    return found
+
+
+def _exclusive(starts: _Floats, ends: _Floats, rank: NDArray[np.int64]) -> tuple[_Floats, float]:
+    """Return the seconds that belong to each kernel alone, and those of communication under computation.
+
+    starts and ends are in the order of the starts; rank: 0 computes, 1 communicates, 2 copies.
+    """
+    own = np.zeros(len(starts))
+    hidden = 0.0
+    above: list[tuple[_Floats, _Floats]] = []
+    for level in range(3):
+        chosen = np.flatnonzero(rank == level)
+        if not len(chosen):
+            continue
+        begun, done = starts[chosen], ends[chosen]
+        frontier = np.concatenate(([-np.inf], np.maximum.accumulate(done)[:-1]))
+        first = np.maximum(begun, frontier)
+        time = np.maximum(done - first, 0.0)
+        if above:
+            busy = _union(*map(np.concatenate, zip(*above, strict=True)))
+            covered = np.where(time > 0, _covered(busy, np.maximum(done, first)) - _covered(busy, first), 0.0)
+            time = time - covered
+            hidden += float(covered.sum()) if level == 1 else 0.0
+        own[chosen] = time
+        above.append((begun, done))
+    return own, hidden
+
+
+def _union(starts: _Floats, ends: _Floats) -> tuple[_Floats, _Floats]:
+    """Return disjoint ranges that cover the same time, in order."""
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    fresh = np.concatenate(([True], starts[1:] > reach[:-1]))
+    last = np.concatenate((np.flatnonzero(fresh)[1:] - 1, [len(starts) - 1]))
+    return starts[fresh], reach[last]
+
+
+def _covered(ranges: tuple[_Floats, _Floats], moments: _Floats) -> _Floats:
+    """Return the seconds of disjoint ranges before each moment."""
+    starts, ends = ranges
+    before = np.concatenate(([0.0], np.cumsum(ends - starts)))
+    place = np.searchsorted(starts, moments, side="right")
+    inside = np.where(place > 0, np.minimum(moments, ends[place - 1]) - starts[place - 1], 0.0)
+    covered: _Floats = before[np.maximum(place - 1, 0)] + inside
+    return covered
+
+
+def _gaps(trace: Trace, begun: _Floats, done: _Floats, start: float, end: float) -> list[tuple[str, float]]:
+    """Return the time of a step in which nothing ran, with the reason."""
+    if not len(begun):
+        return [("gap_unexplained", end - start)]
+    starts, ends = _union(begun, done)
+    begins = [kernel.start for kernel in trace.kernels]
+    gaps = zip((start, *ends), (*starts, end), strict=True)
+    found: list[tuple[str, float]] = []
+    for one, other in gaps:
+        if other > one:
+            place = bisect_left(begins, float(other))  # of the kernel that ends the gap
+            kernel = trace.kernels[place] if place < len(begins) else None
+            found += _reasons(trace, float(one), float(other), kernel)
+    return found
+
+
+def _reasons(trace: Trace, start: float, end: float, kernel: Kernel | None) -> list[tuple[str, float]]:
+    """Return why nothing ran from start to end, by the launch of the kernel that ended the gap."""
+    data = sum(_overlap(wait, start, end) for wait in trace.data_waits)
+    parts = [("data_wait", data)] if data else []
+    rest = end - start - data
+    if trace.on_cpu or kernel is None:
+        return [*parts, ("gap_launch", rest)]
+    launched = kernel.launched
+    if launched is None or launched <= start:
+        queued = end - start <= QUEUE_SECONDS
+        return [*parts, ("gap_queue" if queued else "gap_unexplained", rest)]
+    waited = any(wait.start < start <= wait.end + _AFTER_WAIT and wait.end <= end for wait in trace.waits)
+    return [*parts, ("gap_synchronisation" if waited else "gap_launch", rest)]
+
+
+def _overlap(span: HostSpan, start: float, end: float) -> float:
+    return max(0.0, min(span.end, end) - max(span.start, start))
+
+
+_TEMPLATE = re.compile(r"^void |\(anonymous namespace\)::|<unnamed>::|at::native::|at::cuda::")
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name without its arguments and the namespaces that say nothing.
+
+    >>> short_name("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, float)")
+    'vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>'
+    """
+    plain = _TEMPLATE.sub("", name)
+    depth = 0
+    for place, letter in enumerate(plain):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth <= 0 and place:
+            return plain[:place]
+    return plain

@@ -1,0 +1,165 @@
+"""The record of a profiler's trace: what one GPU (or one CPU process) did, and what launched it.
+
+Times are in seconds from the start of the trace. A trace is a profile and never a benchmark's result.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tensorprimat.core.notices import Notice
+
+BACKWARD = re.compile(r"Backward\d*$|^autograd::engine::evaluate_function")
+"""Operators of autograd's backward pass."""
+
+
+@dataclass(eq=False)
+class Operator:
+    """An operator or an annotated range of the host, inside of the one that called it."""
+
+    name: str
+    start: float
+    end: float
+    parent: Operator | None = None
+    is_forward: bool = False
+    """True if autograd recorded it as a part of a forward pass (it has a sequence number)."""
+    is_range: bool = False
+    """True for a range that the program annotated; it is no work."""
+    shapes: bytes = b""
+    """Shapes of its inputs as JSON, as the profiler recorded them; empty where it did not."""
+    types: bytes = b""
+    """Types of its inputs likewise."""
+
+    @cached_property
+    def chain(self) -> tuple[str, ...]:
+        """Names from the outermost range to this one."""
+        return (*(self.parent.chain if self.parent else ()), self.name)
+
+    @cached_property
+    def is_backward(self) -> bool:
+        """True inside of the backward pass."""
+        return bool(BACKWARD.search(self.name)) or bool(self.parent and self.parent.is_backward)
+
+    @cached_property
+    def is_recomputed(self) -> bool:
+        """True if the operator repeats a part of the forward pass inside of the backward pass."""
+        if BACKWARD.search(self.name):
+            return False
+        inside = self.parent is not None and self.parent.is_backward
+        own = self.is_forward and inside and not self.name.startswith("torch::autograd::")
+        return own or bool(self.parent and self.parent.is_recomputed)
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """Work of the device: a kernel, a copy or a memset; on a CPU, the time of an operator without those inside it."""
+
+    name: str
+    start: float
+    end: float
+    stream: str
+    kind: str = "kernel"
+    """kernel, copy or memset."""
+    launched: float | None = None
+    """Start of the host's call that launched it; None where the trace has none."""
+    operator: Operator | None = None
+    grid: str = ""
+    bytes: float | None = None
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """Names of the operators that launched it, the outermost first."""
+        return self.operator.chain if self.operator else ()
+
+
+@dataclass(frozen=True)
+class HostSpan:
+    """A range of time."""
+
+    start: float
+    end: float
+    name: str = ""
+
+
+@dataclass(kw_only=True)
+class Trace:
+    """The record of one device by a profiler. Kernels are in the order of their start."""
+
+    path: str
+    profiler: str
+    device: str | None = None
+    """Name of the device; cpu for a trace without a GPU."""
+    rank: int | None = None
+    world_size: int | None = None
+    kernels: list[Kernel] = field(default_factory=list)
+    marks: list[HostSpan] = field(default_factory=list)
+    """Steps as the host ran them (ProfilerStep)."""
+    waits: list[HostSpan] = field(default_factory=list)
+    """Calls in which the host waited for the device."""
+    data_waits: list[HostSpan] = field(default_factory=list)
+    """Time in which the host waited for the next batch."""
+    launches: int = 0
+    lost: list[float] = field(default_factory=list)
+    """Times of launches whose kernels the trace does not have."""
+    is_cut: bool = False
+    has_operators: bool = False
+    has_shapes: bool = False
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def on_cpu(self) -> bool:
+        """True for a trace without a GPU."""
+        return self.device == "cpu"
+
+
+def nested(operators: Iterable[Operator]) -> list[Operator]:
+    """Return the operators of one thread in the order of their start, each with the one that contains it as parent."""
+    ordered = sorted(operators, key=lambda one: (one.start, -one.end))
+    open_ones: list[Operator] = []
+    for one in ordered:
+        while open_ones and open_ones[-1].end <= one.start:
+            open_ones.pop()
+        one.parent = open_ones[-1] if open_ones else None
+        open_ones.append(one)
+    return ordered
+
+
+def innermost(operators: list[Operator], starts: list[float], moment: float) -> Operator | None:
+    """Return the innermost operator of a thread at a moment. operators: as `nested` gives them, with their starts."""
+    place = bisect_right(starts, moment) - 1
+    found = operators[place] if place >= 0 else None
+    while found is not None and found.end < moment:
+        found = found.parent
+    return found
+
+
+def own_time(operators: list[Operator], thread: str) -> list[Kernel]:
+    """Return the time of each operator of a thread without the operators inside it. operators: as `nested` gives them.
+
+    The time of annotated ranges and of autograd itself is left out: there the host works, and no operator.
+    """
+    pieces: list[Kernel] = []
+    open_ones: list[Operator] = []
+    moment = 0.0
+
+    def until(end: float) -> None:
+        nonlocal moment
+        top = open_ones[-1] if open_ones else None
+        if top is not None and end > moment and not top.is_range and not BACKWARD.search(top.name):
+            pieces.append(Kernel(top.name, moment, end, thread, launched=moment, operator=top))
+        moment = max(moment, end)
+
+    for one in operators:
+        while open_ones and open_ones[-1].end <= one.start:
+            until(open_ones[-1].end)
+            open_ones.pop()
+        until(one.start)
+        open_ones.append(one)
+    while open_ones:
+        until(open_ones[-1].end)
+        open_ones.pop()
+    return pieces

@@ -1,0 +1,135 @@
+"""Steps of a trace: by the profiler's marks, else by the optimizer's kernels, else by repetition."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tensorprimat.core import quantities
+from tensorprimat.core.errors import InputError
+from tensorprimat.traces.classes import CLIPPING, COMMUNICATION, COPIES, OPTIMIZER
+from tensorprimat.traces.record import Kernel, Trace
+
+_BETWEEN = 0.01  # of a trace's other kernels: as many between two of the optimizer separate two steps
+_WHOLE = 0.02  # by which the kernels of a whole step may differ from the median of the steps
+_MOST_LOST = 0.01  # of launches without a kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWindows:
+    """Windows of time, one for each whole step, and how they were found."""
+
+    windows: tuple[tuple[float, float], ...]
+    by: str
+    """marks, optimizer, repetition or whole."""
+    left_out: int = 0
+    """Partial steps at the ends."""
+    clock_seconds: float | None = None
+    """Time of these steps by the host's marks, from the first kernel on; None without marks, or where the host did
+    not wait for the device."""
+
+
+def find_steps(trace: Trace, classes: Sequence[str]) -> StepWindows:
+    """Return the whole steps of a trace. Raises InputError if it has none, or has lost too many kernels."""
+    work = [
+        place for place, name in enumerate(classes) if name != COPIES and not name.startswith(COMMUNICATION)
+    ]  # fmt: skip
+    if not work:
+        raise InputError("no work of a GPU is in the trace; profile with GPU activities", path=trace.path)
+    found = _by_marks(trace, work) or _by_optimizer(trace, classes, work) or _by_repetition(trace, work)
+    if found is None:
+        raise InputError(
+            "no steps: neither marks of the profiler nor an optimizer nor repetition; profile several steps with "
+            "profiler.step()",
+            path=trace.path,
+        )
+    return _whole(trace, found, work)
+
+
+def _whole(trace: Trace, found: StepWindows, work: Sequence[int]) -> StepWindows:
+    """Return the steps without partial ones, and without those of a cut trace that lack kernels."""
+    kernels = [trace.kernels[place] for place in work]
+    ends = [kernel.start for kernel in kernels]
+    counts = [bisect_left(ends, end) - bisect_left(ends, start) for start, end in found.windows]
+    usual = statistics.median(counts)
+    kept = [window for window, count in zip(found.windows, counts, strict=True) if abs(count - usual) <= _WHOLE * usual]
+    if len(kept) < 2:  # dynamic shapes: steps of unlike work, all of them whole as far as anything tells
+        kept = list(found.windows)
+    share = len(trace.lost) / trace.launches if trace.launches else 0.0
+    if share > _MOST_LOST:
+        complete = [window for window in kept if not trace.lost or window[1] < trace.lost[0]]
+        if not trace.is_cut or not complete:
+            raise InputError(
+                f"{len(trace.lost)} of {quantities.count(trace.launches)} launches have no kernel in the trace "
+                f"({quantities.percent(share)}), so its times are not whole; profile fewer steps",
+                path=trace.path,
+            )
+        kept = complete
+    left_out = found.left_out + len(found.windows) - len(kept)
+    clock = found.clock_seconds if len(kept) == len(found.windows) else None
+    return StepWindows(windows=tuple(kept), by=found.by, left_out=left_out, clock_seconds=clock)
+
+
+def _windows(groups: Sequence[Sequence[Kernel]], first: float) -> list[tuple[float, float]]:
+    """Return a window for each group of kernels, from the end of the one before to its own end."""
+    ends = [first, *(max(kernel.end for kernel in group) for group in groups)]
+    return [(start, end) for start, end in pairwise(ends) if end > start]
+
+
+def _by_marks(trace: Trace, work: Sequence[int]) -> StepWindows | None:
+    marks = trace.marks
+    if not marks:
+        return None
+    starts = [mark.start for mark in marks]
+    groups: list[list[Kernel]] = [[] for _ in marks]
+    for place in work:
+        kernel = trace.kernels[place]
+        step = bisect_right(starts, kernel.start if kernel.launched is None else kernel.launched) - 1
+        if step >= 0 and (step + 1 < len(marks) or kernel.launched is None or kernel.launched <= marks[-1].end):
+            groups[step].append(kernel)
+    filled = [(mark, group) for mark, group in zip(marks, groups, strict=True) if group]
+    if not filled:
+        return None
+    left_out = len(marks) - len(filled)
+    if trace.on_cpu or all(max(kernel.end for kernel in group) <= mark.end for mark, group in filled):
+        starts = [mark.start for mark, _ in filled]
+        windows = tuple(zip(starts, (*starts[1:], filled[-1][0].end), strict=True))
+        clock = sum(mark.end - mark.start for mark, _ in filled)
+        return StepWindows(windows=windows, by="marks", clock_seconds=clock, left_out=left_out)
+    first = min(kernel.start for kernel in filled[0][1])  # the host runs ahead: the device's own ends are the steps
+    found = tuple(_windows([group for _, group in filled], first))
+    waited = found[-1][1] <= filled[-1][0].end and len(found) == len(filled)
+    clock = sum(mark.end - mark.start for mark, _ in filled) - max(0.0, first - filled[0][0].start)
+    return StepWindows(windows=found, by="marks", clock_seconds=clock if waited else None, left_out=left_out)
+
+
+def _by_optimizer(trace: Trace, classes: Sequence[str], work: Sequence[int]) -> StepWindows | None:
+    if not any(name == OPTIMIZER for name in classes):
+        return None
+    places = [order for order, place in enumerate(work) if classes[place] in (OPTIMIZER, CLIPPING)]
+    between = max(1.0, _BETWEEN * (len(work) - len(places)))
+    last = [one for one, following in pairwise(places) if following - one > between] + places[-1:]
+    kernels = [trace.kernels[place] for place in work]
+    first = kernels[0].start
+    windows = _windows([[kernels[order]] for order in last], first)
+    tail = len(kernels) - 1 - last[-1]
+    return StepWindows(windows=tuple(windows), by="optimizer", left_out=int(tail > between))
+
+
+def _by_repetition(trace: Trace, work: Sequence[int]) -> StepWindows | None:
+    """Return steps that begin with a kernel whose occurrences divide the trace into parts of like kernels."""
+    names = [trace.kernels[place].name for place in work]
+    for name, count in sorted(Counter(names).items(), key=lambda item: item[1]):
+        if count < 3:
+            continue
+        places = [order for order, one in enumerate(names) if one == name]
+        parts = [Counter(names[one:other]) for one, other in pairwise(places)]
+        ends = set(names[: places[0]]) | set(names[places[-1] :])
+        if all(part == parts[0] for part in parts) and ends <= parts[0].keys():  # else these are the layers of one step
+            starts = [trace.kernels[work[order]].start for order in places]
+            return StepWindows(windows=tuple(pairwise(starts)), by="repetition", left_out=2)
+    return None

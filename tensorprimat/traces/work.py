@@ -1,0 +1,166 @@
+"""Work of a step in FLOPs and bytes, from the shapes of the trace or from the model that ran, and its rates."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tensorprimat.core import catalogue
+from tensorprimat.core.result import ModelShape
+from tensorprimat.models import flops, presets
+from tensorprimat.traces.classes import MATRIX_PRODUCTS
+from tensorprimat.traces.ledger import Ledger
+from tensorprimat.traces.record import Kernel, Operator
+
+_BACKWARD_ATTENTION = 2.5  # products of FlashAttention's backward kernel to those of forward: five to two
+_ADAM_PASSES = 7  # over the parameters: reads of weight, gradient and two moments, writes of weight and moments
+_CLIP_PASSES = 3  # a read for the norm, a read and a write for the scaling
+_MOST_RATE = 1.05  # of a peak: a rate above shows that the work is not that of the model
+_BYTES = {"c10::BFloat16": 2, "c10::Half": 2, "float": 4, "double": 8, "long int": 8, "int": 4, "bool": 1,
+          "unsigned char": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1}  # fmt: skip
+_OF_MEMORY = ("normalisation", "activation", "quantisation", "elementwise")
+_FIRST = {"aten::mm": 0, "aten::bmm": 0, "aten::_scaled_mm": 0, "aten::addmm": 1, "aten::addmm_": 1, "aten::baddbmm": 1}
+"""Product → place of its first matrix among its inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceFacts:
+    """Facts about a side that a trace does not hold."""
+
+    shape: ModelShape | None = None
+    sequence_length: int | None = None
+    sequences: int = 1
+    """Sequences of a step on one GPU."""
+    clock_hz: float | None = None
+    """Mean clock of the GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """The work of a class in a step, and the rate at which it ran."""
+
+    amount: float
+    """FLOPs or bytes of a step."""
+    per_second: float
+    peak: float | None
+    """Peak of the device in the same unit, or None where the catalogue has none."""
+    unit: str
+    """FLOP or B."""
+
+
+@cache
+def inputs_of(shapes: bytes, types: bytes) -> tuple[tuple[Any, Any], ...]:
+    """Return shape and type of each input of an operator, as the trace has them."""
+    return tuple(zip(json.loads(shapes), json.loads(types), strict=False)) if shapes and types else ()
+
+
+def product_flops(operator: Operator | None) -> float | None:
+    """Return the FLOPs of a product from its shapes; None where the trace has none."""
+    if operator is None or operator.name not in _FIRST:
+        return None
+    place = _FIRST[operator.name]
+    pair = [shape for shape, _ in inputs_of(operator.shapes, operator.types)[place : place + 2]]
+    if len(pair) < 2 or min(map(len, pair)) < 2 or pair[0][-1] != pair[1][-2]:
+        return None
+    return float(2 * math.prod(pair[0]) * pair[1][-1])
+
+
+def least_bytes(operator: Operator | None) -> float | None:
+    """Return the least bytes that an elementwise operator moves: its inputs once, and an output like the largest.
+
+    A kernel of Triton has its outputs among its inputs.
+    """
+    inputs = inputs_of(operator.shapes, operator.types) if operator else ()
+    if operator is None or any(shape and isinstance(shape[0], list) for shape, _ in inputs):
+        return None
+    sizes = [math.prod(shape) * _BYTES[kind] for shape, kind in inputs if shape and kind in _BYTES]
+    if not sizes:
+        return None
+    return float(sum(sizes) + (0 if operator.name.startswith("triton_") else max(sizes)))
+
+
+def _total(kernels: Iterable[Kernel], amount: Callable[[Operator | None], float | None]) -> float | None:
+    """Return the work of the operators that launched these kernels; None where that of one is unknown."""
+    operators = {id(kernel.operator): kernel.operator for kernel in kernels}
+    counted = [amount(one) for one in operators.values()]
+    known = [one for one in counted if one is not None]
+    return sum(known) if known and len(known) == len(counted) else None
+
+
+def first_flops(ledger: Ledger) -> float | None:
+    """Return the FLOPs of the products of a step, without repeated ones; None where the trace has no shapes."""
+    kernels = [one for name, found in ledger.members.items() if name.startswith(MATRIX_PRODUCTS) for one in found]
+    total = _total(kernels, product_flops) if ledger.trace.has_shapes else None
+    return None if total is None else total / len(ledger.by_step)
+
+
+def rates_of(ledger: Ledger, facts: TraceFacts) -> Mapping[str, Rate]:
+    """Return the rate of each class whose work is known, by the name of the class.
+
+    A rate above the peak is left out: then the work of the step is not that of the model.
+    """
+    amounts = _of_model(ledger, facts) | _of_shapes(ledger)
+    gpu = catalogue.find_gpu(ledger.trace.device) if ledger.trace.device else None
+    bandwidth = gpu.memory_tb_per_second.value if gpu and gpu.memory_tb_per_second else None
+    found = {}
+    for name, (amount, unit) in amounts.items():
+        seconds = ledger.classes.get(name, 0.0)
+        if not seconds:
+            continue
+        precision = name.partition("_")[2] if name.startswith(f"{MATRIX_PRODUCTS}_") else "bf16"
+        peak = bandwidth if unit == "B" else catalogue.dense_peak(gpu, precision)
+        rate = Rate(amount=amount, per_second=amount / seconds, peak=peak * 1e12 if peak else None, unit=unit)
+        if rate.peak is None or rate.per_second <= _MOST_RATE * rate.peak:
+            found[name] = rate
+    return found
+
+
+def _of_shapes(ledger: Ledger) -> dict[str, tuple[float, str]]:
+    """Return the work of classes from the shapes of the trace."""
+    found = {}
+    for name, kernels in ledger.members.items() if ledger.trace.has_shapes else ():
+        products = name.startswith((MATRIX_PRODUCTS, "recomputed_products"))
+        if products or name in _OF_MEMORY:
+            total = _total(kernels, product_flops if products else least_bytes)
+            if total is not None:
+                found[name] = (total / len(ledger.by_step), "FLOP" if products else "B")
+    return found
+
+
+def _of_model(ledger: Ledger, facts: TraceFacts) -> dict[str, tuple[float, str]]:
+    """Return the work of classes from the model: products, attention, and the optimizer of one GPU."""
+    if facts.shape is None or facts.sequence_length is None:
+        return {}
+    tokens = facts.sequence_length * facts.sequences
+    weights = presets.matrix_parameters(facts.shape)
+    trains = bool(ledger.seconds("attention_backward", "optimizer"))
+    attention = tokens * (flops.per_token(facts.shape, facts.sequence_length) - 6 * weights) / 3
+    found = {
+        "attention_forward": (attention, "FLOP"), "attention_backward": (_BACKWARD_ATTENTION * attention, "FLOP"),
+    }  # fmt: skip
+    layers, again = ledger.launches("attention_forward"), ledger.launches("recomputed_attention")
+    if layers and again:
+        found["recomputed_attention"] = (attention * again / layers, "FLOP")
+    products = {name: time for name, time in ledger.classes.items() if name.startswith(MATRIX_PRODUCTS)}
+    if products:
+        largest = max(products, key=lambda name: products[name])
+        if products[largest] > 0.99 * sum(products.values()):  # of products in two precisions, the model gives no share
+            found[largest] = ((6 if trains else 2) * weights * tokens, "FLOP")
+    if ledger.trace.world_size in (None, 1):
+        parameters = presets.parameters(facts.shape)
+        for name, passes in (("optimizer", _ADAM_PASSES), ("clipping", _CLIP_PASSES)):
+            if size := _state_bytes(ledger, name):
+                found[name] = (passes * parameters * size, "B")
+    return found
+
+
+def _state_bytes(ledger: Ledger, name: str) -> int | None:
+    """Return the bytes of a value that the fused optimizer or the norm reads, from the kernels' template."""
+    text = " ".join(item.name for item in ledger.items.get(name, ())[:2])
+    match = re.search(r"(?:FusedAdamMathFunctor|LpNormFunctor)<(c10::BFloat16|float)", text)
+    return _BYTES[match[1]] if match else None

@@ -1,0 +1,144 @@
+"""The difference of two traces: rows that sum, a sentence, other work said before, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from chrome_traces import ADAM, ChromeTrace, training
+
+from tensorprimat.cli import main
+from tensorprimat.core.errors import InputError
+from tensorprimat.reports.ledger import sentence
+from tensorprimat.traces.difference import LedgerDifference, difference_of
+from tensorprimat.traces.sides import ledger_at
+from tensorprimat.traces.work import TraceFacts
+
+OWN = Path(__file__).parent / "traces"
+NOTHING = (TraceFacts(), TraceFacts())
+
+
+def difference(one: ChromeTrace, other: ChromeTrace, folder: Path, facts=NOTHING) -> LedgerDifference:
+    sides = [made.write(folder / f"{name}.json") for name, made in (("a", one), ("b", other))]
+    return difference_of(ledger_at(sides[0]), ledger_at(sides[1]), facts)
+
+
+def contributions(found: LedgerDifference) -> dict[str, float]:
+    return {row.name: round(1000 * row.difference, 6) for row in found.rows}
+
+
+def codes(found: LedgerDifference) -> list[str]:
+    return [notice.code for notice in found.notices]
+
+
+def test_rows_sum_to_the_difference_of_the_steps(tmp_path):
+    found = difference(training(), training(product=400, extra={"triton_poi_fused_add_0": 300}), tmp_path)
+    assert sum(row.difference for row in found.rows) == pytest.approx(found.total.difference, rel=1e-9)
+    shown = contributions(found)
+    assert (shown["products_bf16"], shown["elementwise"]) == (-1.2, 0.301)
+
+
+PLANTED = {
+    "triton_poi_fused_add_0": "elementwise", "Memcpy": "elementwise", "rms_norm_kernel": "normalisation",
+    "silu_kernel": "activation", "cross_entropy_kernel": "loss", "embedding_kernel": "embedding",
+    "LpNormFunctor": "clipping", "ncclDevKernel_AllReduce_Sum": "communication_all_reduce",
+    "amax_kernel": "quantisation",
+    "compute_dot_do_o": "attention_helpers", "nvjet_tst_x": "products_bf16", "conv_fwd": "convolution",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "expected"), PLANTED.items())
+def test_a_planted_class_is_named_first_with_its_seconds(tmp_path, kernel, expected):
+    name = "copy_kernel" if kernel == "Memcpy" else kernel
+    found = difference(training(), training(extra={name: 700}), tmp_path)
+    largest = max(found.rows, key=lambda row: abs(row.difference))
+    assert largest.name == expected
+    assert largest.difference == pytest.approx(701e-6, rel=0.05)
+
+
+def test_the_sentence_names_the_largest_parts_and_their_direction(tmp_path):
+    found = difference(training(), training(product=400, extra={"triton_poi_fused_add_0": 300}), tmp_path)
+    assert (
+        sentence(found)
+        == "B is 0.897 ms faster a step: products 1.2 ms, other elementwise 0.301 ms slower, rest 0.002 ms slower"
+    )
+
+
+def test_two_traces_of_one_training_show_no_difference():
+    sides = [ledger_at(OWN / f"h200_bf16_{name}.trace.json.gz") for name in "ab"]
+    found = difference_of(*sides, NOTHING)
+    assert not found.total.is_shown
+    assert sentence(found).startswith("The steps of A and B show no difference")
+    beyond = [row for row in found.rows if row.is_shown and abs(row.difference) > 0.001 * found.total.baseline]
+    assert not beyond
+    assert not found.notices
+
+
+def test_work_that_differs_is_said():
+    sides = {name: ledger_at(OWN / f"h200_{name}.trace.json.gz") for name in ("bf16_a", "fp8", "bf16_recomputed")}
+    found = difference_of(sides["bf16_a"], sides["fp8"], NOTHING)
+    assert codes(found) == ["trace_precisions_differ", "trace_fusion_differs"]
+    found = difference_of(sides["bf16_a"], sides["bf16_recomputed"], NOTHING)
+    assert codes(found) == ["trace_recomputation_differs", "trace_fusion_differs"]
+    assert max(found.rows, key=lambda row: row.difference).name == "recomputed_products"
+
+
+def test_a_step_of_twice_the_micro_batches_is_scaled_to_the_same_work(tmp_path):
+    found = difference(training(), training(batches=2), tmp_path)
+    assert found.scale == 0.5
+    assert codes(found) == ["trace_batches_differ"]
+    assert contributions(found)["optimizer"] == pytest.approx(-0.1, abs=0.001)
+
+
+def test_traces_of_unlike_programs_are_refused(tmp_path):
+    with pytest.raises(InputError, match="unlike programs"):
+        difference(training(layers=4), training(layers=7), tmp_path)
+    forward = training()
+    forward.events[:] = [one for one in forward.events if "ackward" not in one["name"]]
+    with pytest.raises(InputError, match="backward"):
+        difference(training(), forward, tmp_path)
+    worlds = [training(), training()]
+    for made, ranks in zip(worlds, (8, 2), strict=True):
+        made.document["distributedInfo"] = {"rank": 0, "world_size": ranks}
+    with pytest.raises(InputError, match="8 ranks and B on 2"):
+        difference(*worlds, tmp_path)
+
+
+def test_another_clock_is_a_row_of_its_own(tmp_path):
+    facts = (TraceFacts(clock_hz=1.5e9), TraceFacts(clock_hz=1.0e9))
+    shown = contributions(found := difference(training(product=400), training(product=600), tmp_path, facts))
+    assert shown["products_bf16"] == pytest.approx(0, abs=0.01)
+    assert shown["clock"] == pytest.approx(0.5 * (4812 + 404 + 1004) / 1000)
+    assert sum(shown.values()) == pytest.approx(1000 * found.total.difference, abs=1e-4)
+
+
+def test_one_step_gives_no_interval(tmp_path):
+    found = difference(training(1), training(1, product=400), tmp_path)
+    assert found.total.low is None
+    assert found.total.is_shown
+
+
+def test_the_command_prints_the_json_that_programs_read(tmp_path, capsys):
+    sides = [str(training(product=product).write(tmp_path / f"{product}.json")) for product in (500, 400)]
+    assert main(["explain", *sides, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {"step_seconds", "classes", "unknown_share", "closure"} <= shown["sides"][0].keys()
+    for side in shown["sides"]:
+        assert sum(side["classes"].values()) == pytest.approx(side["step_seconds"], rel=1e-6)
+    steps = [side["step_seconds"] for side in shown["sides"]]
+    assert sum(shown["difference"].values()) == pytest.approx(steps[1] - steps[0], rel=1e-4)
+    assert main(["explain", sides[0], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["difference"] is None
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_of_a_difference_fits_into_the_terminal(tmp_path, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    sides = [
+        str(training(extra=extra).write(tmp_path / f"{len(extra)}.json")) for extra in ({}, {ADAM + "x" * 300: 90})
+    ]
+    assert main(["explain", *sides]) == 0
+    shown = capsys.readouterr().out
+    assert "step of B" in shown
+    assert max(map(len, shown.splitlines())) <= width
