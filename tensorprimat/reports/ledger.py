@@ -18,6 +18,7 @@ from tensorprimat.system.safe_text import middle_cut
 from tensorprimat.traces.classes import class_title
 from tensorprimat.traces.difference import CLOCK, STEP_CONFIDENCE, LedgerChange, LedgerDifference, by_group
 from tensorprimat.traces.ledger import Ledger
+from tensorprimat.traces.patterns import patterns_of
 from tensorprimat.traces.work import Rate
 
 _SIDE_NAMES = "AB"
@@ -195,6 +196,7 @@ def _side(ledger: Ledger, rates: Mapping[str, Rate]) -> dict[str, Any]:
                          "peak": rounded(rate.peak), "unit": rate.unit} for name, rate in rates.items()},
         "unknown_share": rounded(ledger.unknown_share), "closure": rounded(ledger.closure),
         "hidden_communication_seconds": rounded(ledger.hidden_communication),
+        "patterns": [notice.for_programs().model_dump(include={"code", "values"}) for notice in patterns_of(ledger)],
         "notices": list(map(str, ledger.notices)),
     }  # fmt: skip
 
@@ -227,7 +229,7 @@ def print_explanation(
 
 def _remarks(ledger: Ledger) -> list[str]:
     """Return what limits or completes a ledger."""
-    lines = [str(notice) for notice in ledger.notices]
+    lines = [str(notice) for notice in (*patterns_of(ledger), *ledger.notices)]
     if ledger.closure is not None:
         lines.append(f"the classes sum to the steps by the host's clock within {percent(abs(ledger.closure), 2)}")
     if ledger.hidden_communication:
