@@ -20,6 +20,7 @@ def command(
     sequences: Annotated[int, takes("N", "Sequences of a step on one GPU, with --model.")] = 1,
     clock: Annotated[list[float] | None, takes_number("MHZ", "Mean clock of the GPU, once for each side.")] = None,
     rank: Annotated[int | None, takes("N", "Rank to explain (default: the median by time of a step).")] = None,
+    whole: Annotated[bool, switch("--whole", "Take the whole trace as one step.")] = False,
     as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
     """Show what takes the time of a step, from a profiler's trace; of two traces, show why one is faster.
@@ -30,8 +31,9 @@ def command(
     optimizer's kernels, else by repetition. With --model and --sequence-length, rates of products, attention and
     optimizer stand beside their time; a trace with shapes (record_shapes=True) needs neither.
 
-    Reads traces of PyTorch's profiler (.json, .json.gz) from CUDA, ROCm, XPU and CPU. Make one with
-    benchmark.py --profile torch. A profiler slows a training down: compare speeds by runs without it.
+    Reads traces of PyTorch's profiler (.json, .json.gz) from CUDA, ROCm, XPU and CPU, of Nsight Systems (.sqlite, by
+    nsys export) and of rocprofv3 (.json, .csv, .db), and folders with one for each rank. Make one with benchmark.py
+    --profile torch. A profiler slows a training down: compare speeds by runs without it.
 
     \b
     Examples:
@@ -55,7 +57,7 @@ def command(
     facts = trace_facts(
         len(paths), model=model, sequence_length=sequence_length, sequences=sequences, clocks=clock or ()
     )
-    ledgers = [ledger_at(path, rank) for path in paths]
+    ledgers = [ledger_at(path, rank, whole=whole) for path in paths]
     rates = [rates_of(ledger, of_side) for ledger, of_side in zip(ledgers, facts, strict=True)]
     found = None if candidate is None else difference_of(ledgers[0], ledgers[1], (facts[0], facts[1]))
     if as_json:

@@ -23,8 +23,11 @@ from tensorprimat.traces.work import Rate
 
 _SIDE_NAMES = "AB"
 _STEPS_BY = {
-    "marks": "by the profiler's marks", "optimizer": "by the optimizer's kernels", "repetition": "by repetition",
-}  # fmt: skip
+    "marks": "by the profiler's marks",
+    "optimizer": "by the optimizer's kernels",
+    "repetition": "by repetition",
+    "whole": "as the whole trace",
+}
 _PROFILED = (
     "A profiler slows a training down: these times explain a speed, and are none. Compare speeds of runs without it."
 )

@@ -94,7 +94,7 @@ def _collective(name: str, chain: Sequence[str]) -> str:
     texts = (name, *reversed(chain))
     return next(
         (kind for text in texts for kind, pattern in _COLLECTIVES.items() if re.search(pattern, text, re.IGNORECASE)),
-        "other",
+        "unknown_collective",
     )
 
 
@@ -113,7 +113,9 @@ def precision_of(kernel: Kernel) -> str | None:
     """Return the precision of a product, or None if neither its operator nor its name states it."""
     stated = _stated_precision(kernel.operator.types) if kernel.operator else None
     named = _precision_of(kernel.name)
-    return named if stated is None or (stated == "fp32" and named is not None) else stated  # tf32 has inputs of fp32
+    if named in ("fp8", "fp4") or (stated == "fp32" and named is not None):
+        return named  # tf32 has inputs of fp32, and an operator that casts by itself has higher ones
+    return stated or named
 
 
 def classify(trace: Trace) -> list[str]:

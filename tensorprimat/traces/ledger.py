@@ -87,10 +87,10 @@ class Ledger:
         return sum(time for name, time in self.classes.items() if name.startswith(prefixes))
 
 
-def ledger_of(trace: Trace) -> Ledger:
-    """Return the ledger of a trace. Raises InputError for a trace without whole steps."""
+def ledger_of(trace: Trace, *, whole: bool = False) -> Ledger:
+    """Return the ledger of a trace. whole: the trace is one step. Raises InputError for a trace without whole steps."""
     classes = classify(trace)
-    steps = find_steps(trace, classes)
+    steps = find_steps(trace, classes, whole=whole)
     starts = np.array([kernel.start for kernel in trace.kernels])
     ends = np.array([kernel.end for kernel in trace.kernels])
     rank = np.array([2 if name == COPIES else int(name.startswith(COMMUNICATION)) for name in classes])
@@ -135,7 +135,9 @@ def _notices(ledger: Ledger) -> list[Notice]:
         found.append(Notice("trace_unexplained", "ledger", share=open_share))
     if ledger.closure is not None and abs(ledger.closure) > CLOSURE:
         found.append(Notice("trace_not_closed", "ledger", off=abs(ledger.closure)))
-    if ledger.steps.left_out:
+    if ledger.steps.by == "repetition":
+        found.append(Notice("trace_repetition", "steps"))
+    elif ledger.steps.left_out:
         found.append(Notice("trace_steps_left_out", "steps", steps=ledger.steps.left_out))
     return found
 

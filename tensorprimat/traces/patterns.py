@@ -26,7 +26,8 @@ _Values = Mapping[str, Any]
 
 def patterns_of(ledger: Ledger) -> tuple[Notice, ...]:
     """Return a notice for each known pattern that a ledger shows."""
-    found = ((code, pattern(ledger)) for code, pattern in _PATTERNS.items())
+    patterns = {code: pattern for code, pattern in _PATTERNS.items() if not (ledger.trace.on_cpu and code in _OF_GPU)}
+    found = ((code, pattern(ledger)) for code, pattern in patterns.items())
     return tuple(Notice(code, "", **values) for code, values in found if values is not None)
 
 
@@ -99,7 +100,7 @@ def _exposed(ledger: Ledger) -> _Values | None:
 
 def _small_products(ledger: Ledger) -> _Values | None:
     launches, seconds = ledger.launches(MATRIX_PRODUCTS), ledger.seconds(MATRIX_PRODUCTS)
-    if launches < _MANY or seconds / launches > _SMALL_PRODUCT or ledger.trace.on_cpu:
+    if launches < _MANY or seconds / launches > _SMALL_PRODUCT:
         return None
     return {"mean": seconds / launches * 1e6, "launches": launches}
 
@@ -135,3 +136,5 @@ _PATTERNS: Mapping[str, Callable[[Ledger], _Values | None]] = {
     "pattern_scaling": _scaling,
 }
 """Code of a notice → function that returns its values, or None where a ledger does not show the pattern."""
+_OF_GPU = ("pattern_late_host", "pattern_small_products", "pattern_unfused_elementwise", "pattern_synchronisation")
+"""Patterns that a CPU does not have."""

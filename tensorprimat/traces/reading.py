@@ -12,6 +12,12 @@ from tensorprimat.traces.record import Trace
 MOST_BYTES = 2 * 10**9  # of a trace, unpacked: a training's profile of three steps has 10 to 500 MB
 _SQLITE = b"SQLite format 3\0"
 _PACKED = b"\x1f\x8b"
+_HEAD_BYTES = 1000  # in which a document of rocprofv3 names its program
+_CONVERTED = {
+    ".nsys-rep": "convert it with nsys export --type sqlite",
+    ".pftrace": "record with rocprofv3 --output-format json or csv",
+}
+"""Ending of a file → how it becomes one that can be read."""
 ENDINGS = (".json", ".json.gz", ".sqlite", ".db", "_kernel_trace.csv")
 """Endings of the traces in a folder."""
 
@@ -29,8 +35,16 @@ def read_traces(path: Path) -> list[Trace]:
 
 
 def _of_file(path: Path) -> list[Trace]:
+    from tensorprimat.traces import databases, kineto, rocprof
+
     with path.open("rb") as file:
         head = file.read(16)
+    if head.startswith(_SQLITE):
+        return databases.read_database(path)
+    if path.name.endswith(rocprof.CSV_ENDING):
+        return rocprof.read_rocprof_csv(path)
+    if remedy := next((remedy for ending, remedy in _CONVERTED.items() if path.name.endswith(ending)), None):
+        raise InputError("cannot be read as it is", path=path, remedy=remedy)
     data = _content(path, packed=head.startswith(_PACKED))
     if data.lstrip()[:1] not in (b"{", b"["):
         raise InputError(
@@ -38,9 +52,8 @@ def _of_file(path: Path) -> list[Trace]:
             "the .json, .csv or .db of rocprofv3",
             path=path,
         )
-    from tensorprimat.traces.kineto import read_kineto
-
-    return read_kineto(data, path)
+    of_rocprof = b'"rocprofiler-sdk-tool"' in data[:_HEAD_BYTES]
+    return (rocprof.read_rocprof_json if of_rocprof else kineto.read_kineto)(data, path)
 
 
 def _content(path: Path, *, packed: bool) -> bytes:

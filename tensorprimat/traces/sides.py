@@ -14,9 +14,10 @@ from tensorprimat.traces.reading import read_traces
 from tensorprimat.traces.work import TraceFacts
 
 
-def ledger_at(path: Path, rank: int | None = None) -> Ledger:
+def ledger_at(path: Path, rank: int | None = None, *, whole: bool = False) -> Ledger:
     """Return the ledger of a trace. Of several ranks or devices, the one chosen, or the median by time of a step.
 
+    whole: a trace is one step.
     Raises InputError for a path without a usable trace, UsageError for a rank that is not there.
     """
     traces = read_traces(path)
@@ -26,7 +27,7 @@ def ledger_at(path: Path, rank: int | None = None) -> Ledger:
         traces = [trace for trace in traces if trace.rank == rank]
         if not traces:
             raise UsageError(f"--rank {rank}: {path} has no trace of that rank")
-    ledgers = sorted(map(ledger_of, traces), key=lambda ledger: ledger.step_seconds)
+    ledgers = sorted((ledger_of(trace, whole=whole) for trace in traces), key=lambda ledger: ledger.step_seconds)
     if not ledgers:
         raise InputError("no work of a GPU is in the trace; profile with GPU activities", path=path)
     median, slowest = ledgers[(len(ledgers) - 1) // 2], ledgers[-1]

@@ -33,18 +33,24 @@ class StepWindows:
     not wait for the device."""
 
 
-def find_steps(trace: Trace, classes: Sequence[str]) -> StepWindows:
-    """Return the whole steps of a trace. Raises InputError if it has none, or has lost too many kernels."""
+def find_steps(trace: Trace, classes: Sequence[str], *, whole: bool = False) -> StepWindows:
+    """Return the whole steps of a trace. Raises InputError if it has none, or has lost too many kernels.
+
+    whole: all of the trace is one step, whatever it contains.
+    """
     work = [
         place for place, name in enumerate(classes) if name != COPIES and not name.startswith(COMMUNICATION)
     ]  # fmt: skip
     if not work:
         raise InputError("no work of a GPU is in the trace; profile with GPU activities", path=trace.path)
+    if whole:
+        end = max(kernel.end for kernel in trace.kernels)
+        return _whole(trace, StepWindows(windows=((trace.kernels[0].start, end),), by="whole"), work)
     found = _by_marks(trace, work) or _by_optimizer(trace, classes, work) or _by_repetition(trace, work)
     if found is None:
         raise InputError(
             "no steps: neither marks of the profiler nor an optimizer nor repetition; profile several steps with "
-            "profiler.step()",
+            "profiler.step(), or give --whole if the trace is one step",
             path=trace.path,
         )
     return _whole(trace, found, work)

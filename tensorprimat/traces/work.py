@@ -125,7 +125,7 @@ def _of_shapes(ledger: Ledger) -> dict[str, tuple[float, str]]:
     found = {}
     for name, kernels in ledger.members.items() if ledger.trace.has_shapes else ():
         products = name.startswith((MATRIX_PRODUCTS, "recomputed_products"))
-        if products or name in _OF_MEMORY:
+        if products or (name in _OF_MEMORY and not ledger.trace.on_cpu):  # there operators contain one another
             total = _total(kernels, product_flops if products else least_bytes)
             if total is not None:
                 found[name] = (total / len(ledger.by_step), "FLOP" if products else "B")

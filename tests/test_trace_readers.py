@@ -1,0 +1,155 @@
+"""Traces of Nsight Systems and rocprofv3, and folders of ranks."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from chrome_traces import GEMM, training
+
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.traces.ledger import Ledger
+from tensorprimat.traces.sides import ledger_at
+
+ADAM = "multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>"
+STEPS = [(GEMM, 100, 400), ("ncclDevKernel_AllReduce_Sum", 350, 500), (ADAM, 500, 600)]
+"""Kernels of a step with their times in microseconds; each step follows the last one after 700."""
+
+
+def kernels():
+    for step in range(3):
+        for number, (name, start, end) in enumerate(STEPS):
+            yield 10 * step + number + 1, name, 1000 * (start + 700 * step), 1000 * (end + 700 * step)
+
+
+def nsys(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        names = dict(enumerate(dict.fromkeys(name for _, name, *_ in kernels())))
+        names |= {90: "cudaLaunchKernel_v7000", 91: "aten::mm, seq = 5, op_id = 7"}
+        ids = {name: key for key, name in names.items()}
+        database.execute("CREATE TABLE StringIds (id, value)")
+        database.executemany("INSERT INTO StringIds VALUES (?, ?)", names.items())
+        database.execute("CREATE TABLE TARGET_INFO_GPU (id, name)")
+        database.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'NVIDIA H100')")
+        database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)")
+        database.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, globalPid, correlationId, "
+            "demangledName, gridX, gridY, gridZ)"
+        )
+        database.execute("CREATE TABLE NVTX_EVENTS (start, end, globalTid, text, textId, eventType)")
+        for key, name, start, end in kernels():
+            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,90)", (start - 9, start, 5, key))
+            database.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,0,7,0,?,?,1,1,1)", (start, end, key, ids[name])
+            )
+            if name == GEMM:
+                database.execute("INSERT INTO NVTX_EVENTS VALUES (?,?,5,NULL,91,59)", (start - 20, start))
+
+
+def rocpd(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE rocpd_info_agent (absolute_index, product_name)")
+        database.execute("INSERT INTO rocpd_info_agent VALUES (2, 'AMD Instinct MI300X')")
+        database.execute("CREATE TABLE kernels (start, end, agent_abs_index, stream_id, stack_id, name)")
+        database.execute("CREATE TABLE regions (category, name, tid, start, end, stack_id)")
+        for key, name, start, end in kernels():
+            database.execute("INSERT INTO kernels VALUES (?,?,2,0,?,?)", (start, end, key, name))
+            database.execute(
+                "INSERT INTO regions VALUES ('HIP_API','hipLaunchKernel',1,?,?,?)", (start - 9, start, key)
+            )
+
+
+def rocprof_json(path: Path) -> None:
+    def times(key: int, start: int, end: int) -> dict:
+        return {"start_timestamp": start, "end_timestamp": end, "correlation_id": {"internal": key}, "kind": 3,
+                "operation": 1, "thread_id": 1}  # fmt: skip
+
+    symbols = {name: number for number, (name, *_) in enumerate(STEPS)}
+    dispatched = [
+        {**times(key, start, end), "dispatch_info": {"agent_id": {"handle": 9}, "queue_id": {"handle": 1},
+                                                     "kernel_id": symbols[name]}}
+        for key, name, start, end in kernels()
+    ]  # fmt: skip
+    tool = {
+        "agents": [{"id": {"handle": 9}, "product_name": "AMD Instinct MI300X"}],
+        "kernel_symbols": [{"kernel_id": number, "kernel_name": name} for name, number in symbols.items()],
+        "strings": {"buffer_records": [{"kind": 3, "operations": ["none", "hipLaunchKernel"]}]},
+        "buffer_records": {
+            "kernel_dispatch": dispatched,
+            "hip_api": [times(key, start - 9, start) for key, _, start, _ in kernels()],
+        },
+    }
+    path.write_text(json.dumps({"rocprofiler-sdk-tool": [tool]}))
+
+
+def rocprof_csv(path: Path) -> None:
+    rows = ['"Agent_Id","Queue_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp"']
+    rows += [f'"Agent 2",1,"{name}",{key},{start},{end}' for key, name, start, end in kernels()]
+    path.write_text("\n".join(rows))
+    calls = ['"Function","Thread_Id","Correlation_Id","Start_Timestamp","End_Timestamp"']
+    calls += [f'"hipLaunchKernel",1,{key},{start - 9},{start}' for key, _, start, _ in kernels()]
+    path.with_name(path.name.replace("kernel_trace", "hip_api_trace")).write_text("\n".join(calls))
+
+
+WRITERS = {"a.sqlite": nsys, "a_results.db": rocpd, "a_results.json": rocprof_json, "1_kernel_trace.csv": rocprof_csv}
+
+
+def shown(found: Ledger) -> dict[str, float]:
+    return {name: round(1e6 * seconds, 3) for name, seconds in found.classes.items()}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_same_ledger(tmp_path, name):
+    WRITERS[name](tmp_path / name)
+    found = ledger_at(tmp_path / name)
+    times = shown(found)
+    assert len(found.by_step) == 3
+    assert (times["products_bf16"], times["communication_all_reduce"], times["optimizer"]) == (300, 100, 100)
+    assert times["gap_launch"] == pytest.approx(400 / 3, abs=0.001)
+    assert found.trace.device in ("NVIDIA H100", "AMD Instinct MI300X", None)
+
+
+def test_operators_of_nvtx_are_those_of_the_profiler(tmp_path):
+    nsys(tmp_path / "a.sqlite")
+    found = ledger_at(tmp_path / "a.sqlite")
+    assert {one.operator.name for one in found.members["products_bf16"]} == {"aten::mm"}
+
+
+def test_a_database_of_another_program_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "other.sqlite") as database:
+        database.execute("CREATE TABLE songs (title)")
+    with pytest.raises(InputError, match="no trace of Nsight Systems or rocprofv3"):
+        ledger_at(tmp_path / "other.sqlite")
+    (tmp_path / "a.pftrace").write_bytes(b"\n\x00\x01")
+    with pytest.raises(InputError, match="--output-format json or csv"):
+        ledger_at(tmp_path / "a.pftrace")
+
+
+def test_of_a_folder_of_ranks_the_median_is_shown_and_the_slowest_named(tmp_path):
+    for rank, product in enumerate((500, 600, 900)):
+        made = training(product=product)
+        made.document["distributedInfo"] = {"rank": rank, "world_size": 3}
+        made.write(tmp_path / f"rank{rank}.json.gz")
+    found = ledger_at(tmp_path)
+    (notice,) = [one for one in found.notices if one.code == "trace_ranks"]
+    assert (found.trace.rank, notice.values["slowest"]) == (1, 2)
+    assert ledger_at(tmp_path, 2).trace.rank == 2
+    with pytest.raises(UsageError, match="--rank 7"):
+        ledger_at(tmp_path, 7)
+
+
+def test_the_whole_trace_can_be_one_step(tmp_path):
+    found = ledger_at(training().write(tmp_path / "a.json"), whole=True)
+    assert (len(found.by_step), found.steps.by) == (1, "whole")
+    assert sum(found.classes.values()) == pytest.approx(found.step_seconds)
+
+
+def test_traces_that_nobody_here_made_agree_with_their_own_kernels(shared):
+    """Sums of kernels of one stream are the sums of classes, whoever counts."""
+    found = ledger_at(shared / "gpu" / "h100_every_second_layer_recomputed.trace.json.gz")
+    kernels_alone = sum(kernel.end - kernel.start for kernel in found.trace.kernels) / 3
+    assert sum(time for name, time in found.classes.items() if "gap" not in name and name != "data_wait") == (
+        pytest.approx(kernels_alone, rel=0.001)
+    )
