@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from tensorprimat.cli import known_values as known
+from tensorprimat.cli.options import refuse_unwritable
 from tensorprimat.cli.shared_options import argument, switch, takes, takes_number
+from tensorprimat.core.errors import UsageError
 
 
 def command(
@@ -21,6 +23,7 @@ def command(
     clock: Annotated[list[float] | None, takes_number("MHZ", "Mean clock of the GPU, once for each side.")] = None,
     rank: Annotated[int | None, takes("N", "Rank to explain (default: the median by time of a step).")] = None,
     whole: Annotated[bool, switch("--whole", "Take the whole trace as one step.")] = False,
+    plot: Annotated[Path | None, takes("FILE", "Write the waterfall as a picture (.png or .svg).")] = None,
     as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
     """Show what takes the time of a step, from a profiler's trace; of two traces, show why one is faster.
@@ -38,7 +41,7 @@ def command(
     \b
     Examples:
       tprimat explain profile.trace.json.gz --model llama --sequence-length 8192
-      tprimat explain bf16.trace.json.gz fp8.trace.json.gz
+      tprimat explain bf16.trace.json.gz fp8.trace.json.gz --plot why.png
       tprimat explain h100.trace.json.gz h200.trace.json.gz --clock 1456 --clock 1560 --json
 
     \b
@@ -49,10 +52,15 @@ def command(
     import json
 
     from tensorprimat.reports import ledger as report
+    from tensorprimat.reports.plots import waterfall
+    from tensorprimat.system.atomic import write_atomically
     from tensorprimat.traces.difference import difference_of
     from tensorprimat.traces.sides import ledger_at, trace_facts
     from tensorprimat.traces.work import rates_of
 
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise UsageError(f"--plot {plot}: must end in .png or .svg")
+    refuse_unwritable(plot=plot)
     paths = [baseline] if candidate is None else [baseline, candidate]
     facts = trace_facts(
         len(paths), model=model, sequence_length=sequence_length, sequences=sequences, clocks=clock or ()
@@ -60,6 +68,10 @@ def command(
     ledgers = [ledger_at(path, rank, whole=whole) for path in paths]
     rates = [rates_of(ledger, of_side) for ledger, of_side in zip(ledgers, facts, strict=True)]
     found = None if candidate is None else difference_of(ledgers[0], ledgers[1], (facts[0], facts[1]))
+    if plot is not None:
+        form = plot.suffix[1:]
+        drawn = waterfall.ledger_bars(ledgers[0], [form]) if found is None else waterfall.waterfall(found, [form])
+        write_atomically(plot, drawn[form])
     if as_json:
         print(json.dumps(report.document(ledgers, rates, found), indent=2, ensure_ascii=False))
     else:

@@ -38,11 +38,13 @@ _LEAST_KERNEL = 0.1  # of the difference of a class, of a kernel that is shown b
 _KERNEL_CHARACTERS = 34  # of a kernel's name, so that the table fits into 80 columns
 
 
-def _milliseconds(value: float | None) -> str:
+def in_milliseconds(value: float | None) -> str:
+    """Return seconds as a number of milliseconds."""
     return UNMEASURED if value is None else quantities.fixed(1000 * value, 1)
 
 
-def _change(value: float | None) -> str:
+def signed_milliseconds(value: float | None) -> str:
+    """Return seconds as a number of milliseconds with its sign."""
     return UNMEASURED if value is None else f"{'-' if value < 0 else '+'}{quantities.fixed(abs(1000 * value), 1)}"
 
 
@@ -78,7 +80,7 @@ def ledger_table(ledger: Ledger, rates: Mapping[str, Rate]) -> Table:
     shown = {name: time for name, time in ledger.classes.items() if time >= _LEAST_SHARE * ledger.step_seconds}
     rows: list[tuple[TableCell, ...]] = [
         (
-            text_cell(class_title(name)), figure_cell(time, _milliseconds),
+            text_cell(class_title(name)), figure_cell(time, in_milliseconds),
             figure_cell(time / ledger.step_seconds, lambda share: percent(share, 1)),
             TableCell(text=quantities.count(ledger.launches(name)) if name in ledger.items else ""),
             text_cell(rate_text(rates.get(name))),
@@ -87,8 +89,8 @@ def ledger_table(ledger: Ledger, rates: Mapping[str, Rate]) -> Table:
     ]  # fmt: skip
     rest = ledger.step_seconds - sum(shown.values())
     if len(shown) < len(ledger.classes):
-        rows.append((text_cell("all others"), figure_cell(rest, _milliseconds), *[text_cell("")] * 3))
-    rows.append((text_cell("step"), figure_cell(ledger.step_seconds, _milliseconds), *[text_cell("")] * 3))
+        rows.append((text_cell("all others"), figure_cell(rest, in_milliseconds), *[text_cell("")] * 3))
+    rows.append((text_cell("step"), figure_cell(ledger.step_seconds, in_milliseconds), *[text_cell("")] * 3))
     columns = headed(("class", "ms a step", "share", "launches", "rate"), words=("class", "rate"))
     if not rates:
         columns, rows = columns[:-1], [row[:-1] for row in rows]
@@ -104,11 +106,12 @@ def difference_table(difference: LedgerDifference) -> Table:
         if max(row.baseline or 0.0, row.candidate or 0.0, abs(row.difference)) < _LEAST_SHARE * step:
             hidden += row.difference
             continue
-        rows.append(_row(class_title(row.name) if row.name != CLOCK else "clock of the GPU", row))
+        rows.append(_row(_row_title(row), row))
         if row.is_shown and abs(row.difference) >= _LEAST_EXPLAINED * abs(difference.total.difference):
             rows += _kernels(difference, row)
     if hidden:
-        rows.append((text_cell("all others"), *[text_cell("")] * 2, figure_cell(hidden, _change), text_cell("")))
+        others = figure_cell(hidden, signed_milliseconds)
+        rows.append((text_cell("all others"), *[text_cell("")] * 2, others, text_cell("")))
     rows.append(_row("step of B", difference.total, only=1))
     level = f"{quantities.confidence_level(STEP_CONFIDENCE)} interval"
     columns = headed(("class", "A, ms", "B, ms", "B − A, ms", level), words=("class", level))
@@ -118,14 +121,14 @@ def difference_table(difference: LedgerDifference) -> Table:
 def _row(title: str, row: LedgerChange, only: int | None = None) -> tuple[TableCell, ...]:
     """Return the cells of a row. only: the side of a row that ends the table, whose difference stands at B."""
     sides = [row.baseline, row.candidate]
-    shown = [figure_cell(value, _milliseconds) if only in (None, place) and value is not None else text_cell("")
+    shown = [figure_cell(value, in_milliseconds) if only in (None, place) and value is not None else text_cell("")
              for place, value in enumerate(sides)]  # fmt: skip
     if only == 0:
         return (text_cell(title), *shown, text_cell(""), text_cell(""))
     interval = text_cell("")
     if row.low is not None and row.high is not None:
-        interval = TableCell(text=f"{_change(row.low)} to {_change(row.high)}" if row.is_shown else "~")
-    return (text_cell(title), *shown, figure_cell(row.difference, _change), interval)
+        interval = TableCell(text=_interval(row) if row.is_shown else "~")
+    return (text_cell(title), *shown, figure_cell(row.difference, signed_milliseconds), interval)
 
 
 def _kernels(difference: LedgerDifference, row: LedgerChange) -> list[tuple[TableCell, ...]]:
@@ -139,8 +142,8 @@ def _kernels(difference: LedgerDifference, row: LedgerChange) -> list[tuple[Tabl
     return [
         (
             text_cell(f"· {middle_cut(name, _KERNEL_CHARACTERS)}"),
-            *(figure_cell(side.get(name), _milliseconds) if name in side else text_cell("") for side in times),
-            figure_cell(changes[name], _change), text_cell(""),
+            *(figure_cell(side.get(name), in_milliseconds) if name in side else text_cell("") for side in times),
+            figure_cell(changes[name], signed_milliseconds), text_cell(""),
         )
         for name in largest
         if abs(changes[name]) >= _LEAST_KERNEL * abs(row.difference) and len(changes) > 1
@@ -154,7 +157,7 @@ def sentence(difference: LedgerDifference) -> str:
     """
     total = difference.total
     if not total.is_shown:
-        return f"The steps of A and B show no difference: {_change(total.low)} to {_change(total.high)} ms a step"
+        return f"The steps of A and B show no difference: {_interval(total)} ms a step"
     sign = -1 if total.difference < 0 else 1
     word, other = ("faster", "slower") if sign < 0 else ("slower", "faster")
     shown = by_group({row.name: row.difference for row in difference.rows if row.is_shown})
@@ -170,6 +173,23 @@ def sentence(difference: LedgerDifference) -> str:
 
 _GROUP_TITLES = {"products": "products", "attention": "attention", "recomputed work": "recomputed work",
                  "gaps": "gaps", "clock": "clock of the GPU"}  # fmt: skip
+
+
+def _interval(row: LedgerChange) -> str:
+    return f"{signed_milliseconds(row.low)} to {signed_milliseconds(row.high)}"
+
+
+def contributions(difference: LedgerDifference, most: int) -> list[tuple[str, float]]:
+    """Return title and seconds of the classes that contribute most, in the order of the ledger, and of all others."""
+    largest = sorted(difference.rows, key=lambda row: -abs(row.difference))[:most]
+    shown = [row for row in difference.rows if row in largest]
+    parts = [(_row_title(row), row.difference) for row in shown]
+    rest = difference.total.difference - sum(row.difference for row in shown)
+    return [*parts, ("all others", rest)] if len(shown) < len(difference.rows) else parts
+
+
+def _row_title(row: LedgerChange) -> str:
+    return "clock of the GPU" if row.name == CLOCK else class_title(row.name)
 
 
 def _absolute(value: float) -> str:
