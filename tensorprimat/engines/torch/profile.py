@@ -42,7 +42,8 @@ class StepProfiler(Callback):  # type: ignore[misc]  # Lightning is not there fo
         if self._batches == self._first and trainer.is_global_zero:
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
             always = ProfilerAction.RECORD
-            self._running = profile(activities=activities, schedule=lambda _: always)  # with one, it marks the steps
+            # A schedule makes the profiler mark the steps; shapes tell the work of each kernel.
+            self._running = profile(activities=activities, schedule=lambda _: always, record_shapes=True)
             self._running.start()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
