@@ -87,7 +87,7 @@ def test_a_log_becomes_a_report_without_a_checkout(environment, tmp_path):
 
 
 RUNS = {
-    "run": ("--model llama --dry-run", 2, "needs torch"),
+    "run": ("--model llama --dry-run", 2, "No log file found for llama"),
     "pretrain": ("--dry-run", 2, "NeMo"),
     "convert": ("--model qwen --source absent --output checkpoint --dry-run", 2, "absent"),
     "extract": ("train.log --model-name llama --sequence-length 8192 --num-gpus 8 --output-dir base", 0, ""),
