@@ -95,7 +95,10 @@ def test_no_break_even_where_nothing_may_be_compared():
 
 
 def test_a_price_that_no_side_has_is_a_warning_of_compare():
-    assert "--price L40S=1: no result is from this device" in comparison_of({"L40S": 1.0, "H100": 2.0}).warnings
+    assert (
+        "--price L40S=1: no side has this name, and no result is from such a device"
+        in comparison_of({"L40S": 1.0, "H100": 2.0}).warnings
+    )
 
 
 @pytest.mark.parametrize("names", [("H100", "H100 SXM"), ("H100 SXM", "H100")])
@@ -105,7 +108,7 @@ def test_the_price_with_the_more_exact_name_of_a_device_counts_and_the_other_is_
     (h100,) = (side for side in comparison.sides if side.label == "H100")
     assert h100.metrics["price_usd_per_gpu_hour"].value == 3.0
     (warning,) = (text for text in comparison.warnings if "--price" in text)
-    assert warning == "--price H100=2: not used, because --price H100 SXM=3 names the device more exactly"
+    assert warning == "--price H100=2: not used, because --price H100 SXM=3 is more exact"
 
 
 def test_equal_prices_of_one_device_are_no_warning():

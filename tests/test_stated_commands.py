@@ -257,6 +257,60 @@ def test_the_name_of_a_side_means_that_side_whatever_the_folder_of_another_is_ca
     assert [item.result.training_config.num_gpus for item in found] == [8, 16]
 
 
+@pytest.fixture
+def shown(tmp_path, capsys):
+    """Run enhance and return GPUs and price of every side by its label."""
+
+    def run_enhance(*arguments):
+        code = run("enhance", *arguments, "--no-plot", "--json", "--output-dir", tmp_path / "report")
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        sides = json.loads(printed.out)["results"]
+        return {side["label"]: (side["num_gpus"], side["price_usd_per_gpu_hour"]) for side in sides}
+
+    return run_enhance
+
+
+def test_the_label_that_a_report_shows_means_its_side_in_every_option(tmp_path, shown):
+    """It is made from device, batch and accumulation, and the facts that are stated with it make another label."""
+    for batch in (64, 128):
+        bare(tmp_path / f"{batch}.json", global_batch_size=batch, gradient_accumulation_steps=batch // 16)
+    labels = list(shown(tmp_path))
+    assert labels == ["AMD (batch 128, accumulation 8)", "AMD (batch 64, accumulation 4)"]
+    gpus = [word for label, number in zip(labels, "24", strict=True) for word in ("--num-gpus", f"{label}={number}")]
+    stated = shown(tmp_path, *gpus)
+    assert [number for number, _ in stated.values()] == [2, 4]
+    prices = ",".join(f"{label}={usd}" for label, usd in zip(stated, (1.5, 2.5), strict=True))
+    assert list(shown(tmp_path, *gpus, "--price", prices).values()) == [(2, 1.5), (4, 2.5)]
+
+
+def test_the_label_that_another_stated_fact_makes_means_its_side(tmp_path, shown):
+    bare(tmp_path / "a.json")
+    bare(tmp_path / "b.json", platform="nvd")
+    stated = shown(
+        tmp_path, "--gpu", "a=MI300X", "--gpu", "b=H100", "--num-gpus", "H100 SXM=4", "--num-gpus", "MI300X=2"
+    )
+    assert {label: number for label, (number, _) in stated.items()} == {"H100 SXM": 4, "MI300X": 2}
+
+
+def test_sides_whose_names_differ_in_case_or_contain_a_sign_of_equality_have_their_own_facts(tmp_path, capsys):
+    names = ("Run", "run", "lr=3")
+    folders = [bare(tmp_path / name / "x.json").parent for name in names]
+    stated = [
+        word
+        for number, name in enumerate(names, 1)
+        for flag in ("--num-gpus", "--price")
+        for word in (flag, f"{name}={number}")
+    ]
+    assert run("compare", *folders, *stated, "--no-plot", "--json", "--output-dir", tmp_path / "report") == 0
+    sides = json.loads(capsys.readouterr().out)["sides"]
+    assert [(side["label"], side["training_config"]["num_gpus"]) for side in sides] == [
+        ("Run", 1),
+        ("run", 2),
+        ("lr=3", 3),
+    ]
+
+
 def test_two_values_for_one_result_by_two_of_its_names_are_refused(tmp_path):
     with pytest.raises(UsageError, match="--num-gpus nvd=16: contradicts --num-gpus base=8"):
         laid_over(two(tmp_path), read_statements({"num_gpus": ["base=8", "nvd=16"]}))

@@ -36,7 +36,7 @@ from tensorprimat.analysis.ratios import (
     same_run_warning,
 )
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
-from tensorprimat.analysis.sides import BY, Group, gather, paired_models, usable_results
+from tensorprimat.analysis.sides import Group, gather_models, usable_results
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.explanations import explained
 from tensorprimat.core.notices import Notice
@@ -66,8 +66,6 @@ def compare(
     Raises UsageError for a value out of range, a baseline that no side has, or an unknown FLOPs convention; InputError
     where nothing is left to show.
     """
-    if by not in BY:
-        raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")
     assumed = StatedScatter(
         run_cv=assume_run_cv, host_cv=assume_host_cv, confidence=confidence, strict=strict
     ).checked()
@@ -75,11 +73,8 @@ def compare(
     items, warnings = usable_results(loaded)
     if not items:
         raise InputError("no result can be used" + (f": {'; '.join(warnings)}" if warnings else ""))
-    named = paired_models(items)
-    models = tuple(dict.fromkeys(named))
-    groups = {
-        model: gather([item for item, name in zip(items, named, strict=True) if name == model], by) for model in models
-    }
+    groups = gather_models(items, by)
+    models = tuple(groups)
     sides = {id(group): side_of(group, model, assumed, choices) for model in models for group in groups[model]}
     is_base = None if baseline is None else _named_baseline(chain.from_iterable(groups.values()), baseline)
     group_pairs = {model: _group_pairs(groups[model], is_base, assumed) for model in models}
@@ -141,7 +136,7 @@ def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricCho
         tokens_per_second=of("tokens_per_second"),
         tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
         samples_per_second=of("samples_per_second"),
-        metrics=calculate_metrics(group.result, choices, figures),
+        metrics=calculate_metrics(group.result, choices, figures, label=group.label),
         figures=figures,
     )
 

@@ -94,20 +94,18 @@ def _of(side: Side, rests_on: Input) -> Input:
 
 
 def unused_prices(sides: Sequence[Side], prices: Mapping[str, float]) -> list[str]:
-    """Return a warning for each --price that counts for no side: its name means no device, or another one is more
-    exact.
-    """
+    """Return a warning for each --price that counts for no side: it names none, or another one is more exact."""
     found = []
     for name, usd in prices.items():
         of_name = [
             side.metrics["price_usd_per_gpu_hour"]
             for side in sides
-            if inputs.means(name, side.result, find_gpu_of(side.result.gpu_info))
+            if name == side.label or inputs.means(name, side.result, find_gpu_of(side.result.gpu_info))
         ]
         if not name or any(metric.value == usd for metric in of_name):
             continue
-        why = "no result is from this device"
+        why = "no side has this name, and no result is from such a device"
         if of_name:
-            why = f"not used, because {of_name[0].remark} names the device more exactly"
+            why = f"not used, because {of_name[0].remark} is more exact"
         found.append(f"--price {name}={as_stated(usd)}: {why}")
     return found

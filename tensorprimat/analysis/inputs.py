@@ -248,13 +248,14 @@ def _of_one_die(watts: float, gpu: Gpu | None) -> tuple[float, str]:
     return watts / gpu.dies, f", 1/{gpu.dies} of the board"
 
 
-def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> Input:
+def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float], label: str | None = None) -> Input:
     """Return USD for an hour of one GPU: the user's own, else the catalogue's first.
 
-    prices: price by the name that the user wrote ("H100", "MI300X", "cpu"), or by "" for every other device.
+    prices: price by the name that the user wrote ("H100", "MI300X", "cpu", or the label of a side), or by "" for every
+    other device. label: of the side that the result is.
     Raises UsageError if two of the names mean this device alike and their prices differ.
     """
-    stated = _stated_price(result, gpu, prices)
+    stated = _stated_price(result, gpu, prices, label)
     listed = next((one for one in catalogue.prices() if gpu is not None and one.gpu == gpu.name), None)
     if stated is not None:
         usd, source = prices[stated], f"--price {stated}{'=' * bool(stated)}{as_stated(prices[stated])}"
@@ -278,8 +279,10 @@ UNKNOWN_GPU_WORDS = ("unknown gpu", "unknown", "unknown device", "this device")
 """Names by which --price means a device that neither run nor log names."""
 
 
-def _stated_price(result: Result, gpu: Gpu | None, prices: Mapping[str, float]) -> str | None:
-    """Return the name in `prices` that means this device and the fewest others; "" or None if no name means it."""
+def _stated_price(result: Result, gpu: Gpu | None, prices: Mapping[str, float], label: str | None) -> str | None:
+    """Return the name in `prices` that means this side, else this device and the fewest others; "" or None if none."""
+    if label and label in prices and not means(label, result, gpu):
+        return label
     meant = [name for name in prices if means(name, result, gpu)]
     if not meant:
         return "" if "" in prices else None

@@ -58,10 +58,12 @@ def calculate_metrics(
     result: Result,
     assumptions: MetricChoices | None = None,
     figures: Mapping[str, Mapping[str, Explained]] | None = None,
+    *,
+    label: str | None = None,
 ) -> dict[str, Metric]:
     """Return every derived figure of a result, by its name in `analysis.metric.DEFINITIONS`.
 
-    figures: those of the result with their terms, where the caller has them already.
+    figures: those of the result with their terms, where the caller has them already. label: of the side that it is.
     Raises UsageError for an unknown convention, and for two prices of one device.
     """
     chosen = assumptions or MetricChoices()
@@ -76,7 +78,7 @@ def calculate_metrics(
         utilization(result, gpu),
         headroom(result, gpu),
         largest_micro_batch(result, gpu),
-        *_energy_and_money(result, gpu, chosen, speed["model_tflops_per_gpu"]),
+        *_energy_and_money(result, gpu, chosen, speed["model_tflops_per_gpu"], label),
     )
     return {metric.name: metric for metric in metrics}
 
@@ -328,9 +330,11 @@ def restated_tflops(result: Result, convention: str) -> Metric:
     return derive(name, (reported,), lambda value: value * factor, remark=f"the framework counted FLOPs by {nearest}")
 
 
-def _energy_and_money(result: Result, gpu: Gpu | None, chosen: MetricChoices, tflops: Metric) -> list[Metric]:
+def _energy_and_money(
+    result: Result, gpu: Gpu | None, chosen: MetricChoices, tflops: Metric, label: str | None
+) -> list[Metric]:
     per_gpu, over_all = inputs.rate_per_gpu(result), inputs.rate_input(result)
-    power, price = inputs.power_input(result, gpu), inputs.price(result, gpu, chosen.prices)
+    power, price = inputs.power_input(result, gpu), inputs.price(result, gpu, chosen.prices, label)
     power_kind = (power.source or "").partition(":")[0]
     budget = Input(name="budget", value=chosen.budget_tokens, unit="tokens", source="--budget-tokens")
     work, because = result.performance_metrics.tokens_per_step, "the tokens of a step are unknown"

@@ -10,6 +10,7 @@ import numpy as np
 
 from tensorprimat.core import names, settings
 from tensorprimat.core.devices import short_device
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import (
     BY_KEY,
     FIELDS,
@@ -188,6 +189,25 @@ def gather(items: Sequence[Loaded], by: str) -> list[Group]:
         ]
     labels = distinct_labels(titles, firsts, [files[0].path for files in ordered])
     return [_group(label, key, files) for label, key, files in zip(labels, keys, ordered, strict=True)]
+
+
+def gather_models(items: Sequence[Loaded], by: str) -> dict[str, list[Group]]:
+    """Return the sides of every model, by the name under which its results are paired. Raises UsageError for `by`."""
+    if by not in BY:
+        raise UsageError(f"--by {by}: must be one of {', '.join(BY)}")
+    of_model: dict[str, list[Loaded]] = {}
+    for item, model in zip(items, paired_models(items), strict=True):
+        of_model.setdefault(model, []).append(item)
+    return {model: gather(of_one, by) for model, of_one in of_model.items()}
+
+
+def labels_of(loaded: Sequence[Loaded], *, by: str = "platform") -> list[str | None]:
+    """Return the label of the side that each result is on; None for a result that is left out."""
+    groups = [group for of_model in gather_models(usable_results(loaded)[0], by).values() for group in of_model]
+    return [
+        next((one.label for one in groups if str(item.path) in one.files and item.side in (None, one.key)), None)
+        for item in loaded
+    ]
 
 
 def _as_named(items: Sequence[Loaded]) -> list[list[Loaded]]:

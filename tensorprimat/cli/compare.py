@@ -94,6 +94,7 @@ def command(
             start_call(_load_matplotlib)  # the second process imports it while this one reads results
         from tensorprimat.analysis.compare import compare
         from tensorprimat.analysis.metrics import MetricChoices
+        from tensorprimat.analysis.sides import labels_of
         from tensorprimat.core.fact_values import laid_over, typed_count
         from tensorprimat.reports.sections import COMPARISON
         from tensorprimat.session import sides
@@ -105,7 +106,7 @@ def command(
             arguments, by_argument=by is None and several, read=partial(sides.read_in_two, start_call)
         )
         options.say_each(problems)
-        loaded = laid_over(loaded, stated)
+        loaded = laid_over(loaded, stated, partial(labels_of, by=by or "platform"))
         comparison = compare(
             loaded if skipped is None else [sides.with_warmup(item, skipped) for item in loaded],
             by=by or "platform",

@@ -61,6 +61,7 @@ def command(
       2  a flag is wrong, or there is no result
     """
     from tensorprimat.analysis.compare import compare
+    from tensorprimat.analysis.sides import labels_of
     from tensorprimat.core.fact_values import laid_over
     from tensorprimat.reports.json import render
     from tensorprimat.reports.plots import comparison as comparison_plot
@@ -73,7 +74,7 @@ def command(
     chosen = choices(typed, near=[one.path for one in arguments])
     loaded, problems = sides.load_sides(arguments, by_argument=any(one.name is not None for one in arguments))
     options.say_each(problems)
-    comparison = compare(laid_over(loaded, stated), choices=chosen)
+    comparison = compare(laid_over(loaded, stated, labels_of), choices=chosen)
     files: list[str] = []
     if file := options.named_file("--output-dir", output_dir, options.REPORT_ENDINGS):
         write_one(comparison, ENHANCED, file)

@@ -35,6 +35,7 @@ def command(
       2  a flag is wrong, or the file is neither a result nor a training log
     """
     from tensorprimat.analysis.compare import compare
+    from tensorprimat.analysis.sides import labels_of
     from tensorprimat.core.fact_values import laid_over
     from tensorprimat.reports.json import render
     from tensorprimat.reports.sections import ENHANCED
@@ -43,7 +44,7 @@ def command(
     stated = shared_options.statements(typed)
     read, notes = load_any([result])
     say_each(notes)
-    loaded = laid_over(read, stated)
+    loaded = laid_over(read, stated, labels_of)
     comparison = compare(loaded, choices=choices(typed, near=[result]))
     if json:
         print(render(comparison, ENHANCED), end="")

@@ -212,7 +212,7 @@ def _parameter(setting: Option, environment: str | None, *, engines: bool) -> in
     )
 
 
-PRICE = 'USD per hour of one GPU: "H100=2.10", "H100=2.10,MI300X=1.85", "cpu=0.10", or 2.10 for every device.'
+PRICE = 'USD per hour of one GPU, by GPU or label of a side: "H100=2.10,MI300X=1.85", "cpu=0.10", or 2.10 for all.'
 
 
 Prices = Annotated[list[str] | None, takes("[GPU=]USD", PRICE)]
@@ -232,10 +232,15 @@ def typed_prices(typed: Sequence[str] | None) -> dict[str, float]:
 def _parts(text: str) -> list[str]:
     """Split a list of prices; a comma inside one amount is refused and not read as a second price.
 
-    >>> _parts("H100=2.10,MI300X=1.85"), _parts("2.10")
-    (['H100=2.10', 'MI300X=1.85'], ['2.10'])
+    >>> _parts("H100=2.10,MI300X=1.85"), _parts("2.10"), _parts("H100 (batch 8, TP 2)=2.10")
+    (['H100=2.10', 'MI300X=1.85'], ['2.10'], ['H100 (batch 8, TP 2)=2.10'])
     """
-    parts = text.split(",")
+    parts: list[str] = []
+    for part in text.split(","):
+        if parts and "=" not in parts[-1] and finite_number(parts[-1]) is None:  # a label contains the comma
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
     if len(parts) > 1 and not all("=" in part for part in parts):
         raise UsageError(f'--price {text}: write it like "H100=2.10,MI300X=1.85", in USD per hour of one GPU')
     return parts
@@ -249,7 +254,7 @@ def _price(text: str) -> tuple[str, float]:
     """
     name, equals, amount = text.rpartition("=")
     usd = finite_number(amount)
-    if usd is None or usd <= 0 or bool(equals) != bool(name.strip()) or "=" in name:
+    if usd is None or usd <= 0 or bool(equals) != bool(name.strip()) or ("=" in name and ";" in name):
         raise UsageError(f'--price {text}: write it like "H100=2.10", in USD per hour of one GPU')
     return name.strip(), TypedNumber(usd, amount.strip())
 

@@ -1,15 +1,16 @@
 """Stated facts as a command line has them: `VALUE` for everything that is read, `SIDE=VALUE` for one log or result.
 
-A side is named by its file (name, stem or folder), platform, device, model, engine or precision, whatever distinguishes
-it from the others. `core/user_facts` lays the facts over a result.
+A side is named by the label that reports show, or by its file (name, stem or folder), platform, device, model, engine
+or precision, whatever distinguishes it from the others. `core/user_facts` lays the facts over a result.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def read_statements(
 
 def _parted(field: str, text: str) -> tuple[str | None, str]:
     """Return side and value of "SIDE=VALUE"; a shape by its numbers has a sign of equality of its own."""
-    side, equals, value = text.partition("=")
+    side, equals, value = text.partition("=") if field == "shape" else text.rpartition("=")
     if not equals or (field == "shape" and (shapes.NUMBERS.fullmatch(text) or os.path.exists(text))):
         return None, text
     return side.strip(), value
@@ -125,26 +126,48 @@ def typed_tokens(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement]) -> list[Loaded]:
+Labels = Callable[[Sequence[Loaded]], Sequence[str | None]]
+"""Function that returns the label of the side that each result is on; None for a result that no side shows."""
+
+
+def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement], labels: Labels | None = None) -> list[Loaded]:
     """Return the results with the stated facts laid over them (see `user_facts.amended`).
 
-    With several results, a fact without a side only fills gaps. Raises UsageError for a side that none of the
-    results has.
+    With several results, a fact without a side only fills gaps. labels: called where a side has none of the names that
+    a result has by itself. Raises UsageError for a side that none of the results has.
     """
     if not statements:
         return list(loaded)
-    sides = [{item.side.casefold()} if item.side else set() for item in loaded]
-    taken = set().union(*sides)  # the name of a side means that side, whatever other sides' files are called
+    sides = [{item.side} if item.side else set() for item in loaded]
+    taken = {
+        side.casefold() for side in set().union(*sides)
+    }  # a side's name means it, whatever others' files are called
     words = [
-        (words_of_file(item.path) | words_of(item.result)) - taken | side
+        {word for word in words_of_file(item.path) | words_of(item.result) if word.casefold() not in taken} | side
         for item, side in zip(loaded, sides, strict=True)
     ]
-    check_sides(statements, words)
+    shown: list[Sequence[str | None]] = []
+    known = [one for one in statements if one.side is None or any(_names(one.side, own) for own in words)]
+    if labels is not None and len(known) < len(statements):
+        shown = [labels(loaded), labels(laid_over(loaded, known))]  # a stated device changes a label
+        words = [own.union(filter(None, of_one)) for own, *of_one in zip(words, *shown, strict=True)]
+    check_sides(statements, words, list(dict.fromkeys(filter(None, chain.from_iterable(shown)))))
+    exact = {one.side for one in statements} & set().union(*words)  # folders may differ in case only
     alone = len(loaded) == 1
     return [
-        replace(item, result=with_statements(item.result, statements, own, alone=alone))
+        replace(
+            item,
+            result=with_statements(
+                item.result, [one for one in statements if one.side not in exact or one.side in own], own, alone=alone
+            ),
+        )
         for item, own in zip(loaded, words, strict=True)
     ]
+
+
+def _names(side: str, words: Collection[str]) -> bool:
+    """Return True if a side is one of the words, in any case."""
+    return side.casefold() in map(str.casefold, words)
 
 
 def with_statements(result: Result, statements: Sequence[Statement], words: Collection[str], *, alone: bool) -> Result:
@@ -166,7 +189,7 @@ def _own(statements: Sequence[Statement], words: Collection[str]) -> dict[str, A
     """Return the facts that are stated for one side by a name of it. Raises UsageError where two contradict."""
     own: dict[str, Statement] = {}
     for one in statements:
-        if one.side is None or one.side.casefold() not in words:
+        if one.side is None or not _names(one.side, words):
             continue
         other = own.setdefault(one.field, one)
         if other.value != one.value:
@@ -175,25 +198,26 @@ def _own(statements: Sequence[Statement], words: Collection[str]) -> dict[str, A
     return {field: one.value for field, one in own.items()}
 
 
-def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]]) -> None:
-    """Raise UsageError for a fact whose side names no file or result that was read. words: the names of each."""
+def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]], shown: Collection[str] = ()) -> None:
+    """Raise UsageError for a fact whose side names no file or result that was read. words: the names of each.
+
+    shown: labels that reports show, for the message.
+    """
     known = set().union(*words)
     for one in statements:
-        if one.side is not None and one.side.casefold() not in known:
-            distinctive = sorted(
-                word for word in known if sum(word in names for names in words) < len(words) or len(words) == 1
-            )
-            names = ", ".join(distinctive or sorted(known))
+        if one.side is not None and not _names(one.side, known):
+            distinctive = {word for word in known if len(words) == 1 or not all(_names(word, own) for own in words)}
+            names = ", ".join(shown or sorted(distinctive or known))
             raise UsageError(f"{one.flag}: nothing that was read is called {one.side!r}; there are {names}")
 
 
 def words_of_file(path: Path) -> set[str]:
-    """Return the names that a user may write for a file as its side, in lower case."""
-    return {name.casefold() for name in (str(path), path.name, path.stem, path.parent.name) if name not in ("", "-")}
+    """Return the names that a user may write for a file as its side."""
+    return {name for name in (str(path), path.name, path.stem, path.parent.name) if name not in ("", "-")}
 
 
 def words_of(result: Result) -> set[str]:
-    """Return the names that a user may write for a result as its side, in lower case."""
+    """Return the names that a user may write for a result as its side."""
     device = result.gpu_info.device_name
     gpu = catalogue.find_gpu_of(result.gpu_info)
     facts = (
@@ -206,4 +230,4 @@ def words_of(result: Result) -> set[str]:
         result.provenance.engine,
         result.training_config.precision,
     )
-    return {fact.casefold() for fact in facts if fact}
+    return {fact for fact in facts if fact}
