@@ -65,6 +65,19 @@ def test_a_primus_log_becomes_a_result_file(primus: Path, tmp_path: Path, capsys
     assert len(list((tmp_path / "out" / "history").iterdir())) == 1
 
 
+def test_a_log_without_a_gpu_asks_for_it_and_the_catalogue_knows_the_cores_of_the_stated_one(
+    primus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert extract(primus, "--json", "--output", tmp_path) == 0
+    printed = capsys.readouterr()
+    assert "8 × unknown device (AMD); MFU and cost need --gpu NAME\n" in printed.err
+    assert json.loads(printed.out)["gpu_info"]["gpu_cores"] is None
+    assert extract(primus, "--json", "--output", tmp_path, "--gpu", "MI300X") == 0
+    printed = capsys.readouterr()
+    assert "8 × MI300X (AMD)\n" in printed.err
+    assert json.loads(printed.out)["gpu_info"]["gpu_cores"] == 19456
+
+
 def test_the_script_runs_as_a_program(primus: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "extract_primus_metrics.py", "--log-file", primus, "--output", tmp_path / "out"],

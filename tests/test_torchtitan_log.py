@@ -73,7 +73,8 @@ def test_configuration_comes_from_the_trainers_lines(read_text: Any) -> None:
         4096,
     )
     assert (config.tensor_model_parallel_size, config.expert_model_parallel_size, config.max_steps) == (2, 2, 40)
-    assert (result.gpu_info.device_name, result.platform) == ("NVIDIA H100 80GB HBM3", "nvd")
+    gpu = result.gpu_info
+    assert (gpu.device_name, gpu.gpu_cores, result.platform) == ("NVIDIA H100 80GB HBM3", 16896, "nvd")
     assert result.timestamp == "2026-01-05T08:00:00"
 
 

@@ -252,6 +252,12 @@ def find_gpu_of(info: GpuInfo) -> Gpu | None:
     return find_gpu(info.device_name, info.total_memory_gb)
 
 
+def with_cores(info: GpuInfo) -> GpuInfo:
+    """Return the device with its number of cores, which logs do not state."""
+    gpu = find_gpu_of(info) if info.gpu_cores is None else None
+    return info.changed(gpu_cores=int(gpu.cores.value)) if gpu and gpu.cores and gpu.cores.value else info
+
+
 def variants_of(info: GpuInfo) -> tuple[Gpu, ...]:
     """Return every entry that the device may be: those of its memory, or all of its name if none has this memory."""
     named, memory = variants(info.device_name), info.total_memory_gb

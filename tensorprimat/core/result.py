@@ -48,7 +48,7 @@ class GpuInfo(RoundedRecord):
     total_memory_gb: Figure = None
     """Memory of one device."""
     gpu_cores: Count = None
-    """CUDA cores or stream processors; CPU cores on a CPU."""
+    """CUDA cores or stream processors, of a log from the catalogue of GPUs; CPU cores on a CPU."""
     software_stack: str | None = None
     """cuda, rocm or cpu."""
     software_version: str | None = None

@@ -202,7 +202,7 @@ def _device(result: Result, config: TrainingConfig, facts: UserFacts, notes: _No
         device = device.changed(device_count=config.num_gpus)
     if platform and device.software_stack in (None, "unknown"):
         device = device.changed(software_stack=STACK_OF_PLATFORM[platform])
-    return platform, device
+    return platform, catalogue.with_cores(device)
 
 
 def _same_device(known: str | None, stated: str) -> bool:

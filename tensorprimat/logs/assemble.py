@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from tensorprimat.core import agreement, audit, audit_verdict, devices, user_facts
+from tensorprimat.core import agreement, audit, audit_verdict, catalogue, devices, user_facts
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS, Provenance, Source
@@ -109,7 +109,7 @@ def _result(
         source=reading.source or f"{format.name} log",
         timestamp=reading.timestamp,
         complete=reading.complete,
-        gpu_info=gpu_info,
+        gpu_info=catalogue.with_cores(gpu_info),
         model=user_facts.identified(user_facts.believed(Model, reading.model, warnings)),
         training_config=config,
         performance_metrics=_reported_means(user_facts.believed(Reported, reading.reported, warnings), config),

@@ -22,8 +22,9 @@ def overview(result: Result) -> list[tuple[str, str]]:
     performance, config = result.performance_metrics, result.training_config
     reported = performance.reported
     count = f"{config.num_gpus} × " if config.num_gpus else ""
-    device = one_line(result.gpu_info.device_name or "unknown device")
-    rows = [("GPU", f"{count}{device} ({_PLATFORM_TITLES[result.platform]})")]
+    name, platform = result.gpu_info.device_name, _PLATFORM_TITLES[result.platform]
+    advice = "" if name or result.platform == "cpu" else "; MFU and cost need --gpu NAME"
+    rows = [("GPU", f"{count}{one_line(name or 'unknown device')} ({platform}){advice}")]
     work = [
         f"{label} {one_line(value)}"
         for label, value in (
