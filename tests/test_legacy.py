@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from tensorprimat.analysis.fairness import judge
 from tensorprimat.core import fact_values, store
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.summary import summarise
@@ -277,6 +278,57 @@ def test_the_device_count_is_the_number_of_gpus_where_the_rates_confirm_it(tmp_p
     result = read(tmp_path, document)
     assert result.training_config.num_gpus == gpus
     assert ("num_gpus" in result.provenance.assumed) is (gpus is not None)
+
+
+def without(document, *keys, **sections):
+    """Return a copy without settings of the training and without rates, which follow from them."""
+    copy = changed(
+        document, performance_metrics={"tokens_per_second_per_gpu": None, "tokens_per_second": None}, **sections
+    )
+    for key in keys:
+        del copy["training_config"][key]
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("document", "name", "open_settings"),
+    [
+        (
+            without(VERSION_1, "num_gpus"),
+            "benchmark_{}_llama.json",
+            ["model shape", "trainable parameters", "number of GPUs"],
+        ),
+        (
+            without(VERSION_1, "num_gpus"),
+            "benchmark_{}_20260105_143022.json",
+            ["model", "trainable parameters", "number of GPUs"],
+        ),
+        (without(VERSION_2, "sequence_length"), "train_{}_llama.json", ["model shape", "sequence length"]),
+        (
+            without(VERSION_2, "sequence_length", "global_batch_size", "num_gpus"),
+            "train_{}_llama.json",
+            ["model shape", "sequence length", "number of GPUs", "global batch"],
+        ),
+    ],
+)
+def test_step_times_of_files_without_a_place_for_a_setting_are_compared_under_a_condition(
+    tmp_path, document, name, open_settings
+):
+    sides = [read(tmp_path, document, name.format(platform)) for platform in ("nvd", "amd")]
+    fairness = judge(*sides)
+    assert (fairness.metric, fairness.verdict) == ("steps_per_second", "same_work")
+    assert sorted(fairness.conditions) == sorted(open_settings)
+    assert fairness.sentence.startswith("Only step times are compared. Comparable only if the ")
+
+
+def test_step_times_are_not_compared_where_the_machines_or_the_batches_are_known_to_differ(tmp_path):
+    one = read(tmp_path, without(VERSION_1, "num_gpus", "sequence_length"))
+    for document in (
+        without(VERSION_1, "num_gpus", "sequence_length", gpu_info={"device_count": 4}),
+        without(VERSION_1, "num_gpus", "sequence_length", training_config={"global_batch_size": 32}),
+        without(VERSION_1, "num_gpus"),  # states the length that the other leaves open
+    ):
+        assert judge(one, read(tmp_path, document)).verdict == "not_comparable"
 
 
 def test_outliers_of_a_file_without_step_numbers_are_named_by_row(tmp_path):

@@ -11,18 +11,27 @@ The levels are in `analysis/levels`, the fields in `core/identity`:
 
 If a side does not state its model shape, the shape of the known model that its name means is assumed. If a side does
 not state its trainable parameters, all are assumed to train unless something hints at LoRA or freezing. The sentence
-then states the condition ("Comparable only if …").
+then states the condition ("Comparable only if …"). Files of earlier toolkits have no place for some settings of the
+work; their step times are compared under the condition that these match.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
-from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, metric_for
+from tensorprimat.analysis.rates import (
+    RATE_FLAGS,
+    STEP_TIMES,
+    TIME_TO_TRAIN,
+    WORK_OF_STEP,
+    metric_for,
+    of_earlier_toolkits,
+    unstated_by_all,
+)
 from tensorprimat.analysis.records import Difference, Fairness, must_match
 from tensorprimat.core import methodologies, settings
 from tensorprimat.core.errors import UsageError
@@ -45,8 +54,9 @@ def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairn
     """
     pair = (baseline, candidate)
     differences = differences_between(pair)
-    work = _work(pair, differences)
     metric, remedy = metric_for(pair)
+    unstated = unstated_by_all(pair) if metric == STEP_TIMES else ()
+    work = _work(pair, differences, unstated)
     found = Fairness(
         verdict=work.level,
         differences=differences,
@@ -72,7 +82,10 @@ def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairn
     if work.refusals:
         sentence = f"Not comparable: {', '.join(work.refusals)}." + (f" {work.remedy}" if work.remedy else "")
         return replace(refused, sentence=sentence, remedy=work.remedy)
-    return replace(found, conditions=work.conditions, sentence=_sentence(pair, work, differences))
+    sentence = _sentence(pair, work, differences)
+    if unstated:
+        sentence = f"Only step times are compared. {sentence}"
+    return replace(found, conditions=work.conditions, sentence=sentence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,8 +176,8 @@ _REMEDIES = {
 """Field of the work that differs → what makes the sides comparable; the first one is named."""
 
 
-def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
-    """Judge the fields of the work alone."""
+def _work(pair: Sequence[Result], differences: Sequence[Difference], unstated: Collection[str] = ()) -> _Work:
+    """Judge the fields of the work alone. unstated: fields of it that neither side states, which become conditions."""
     known = {d.field: d for d in differences if d.weight == "work"}
     if methodologies.reconciled(pair):
         del known["methodology"]
@@ -172,13 +185,15 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
     refusals = [_spell_work(d) for d in known.values() if d.field in _REMEDIES and _refuses(d)]
     conditions: list[str] = []
     reason, remedy = _unstated_shape(pair)
+    if remedy == _WITH_SHAPE and "model" not in known and of_earlier_toolkits(pair):
+        reason = "model shape" if pair[0].model.name else "model"
     if "shape" not in known or not _refuses(known["shape"]):
-        if reason == "model shape":
+        if reason in ("model shape", "model"):
             conditions.append(reason)
         elif reason:
             refusals.append(reason)
             remedies.append(remedy or "")
-    if any(result.training_config.sequence_length is None for result in pair):
+    if "sequence_length" not in unstated and any(one.training_config.sequence_length is None for one in pair):
         refusals.append("at least one side does not state the sequence length")
         if remedies and remedies[-1] == _WITH_SHAPE:
             remedies[-1] = f"Comparable with {RATE_FLAGS['shape']} and {RATE_FLAGS['sequence_length']}."
@@ -191,13 +206,14 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference]) -> _Work:
         remedies.append("Comparable once both sides state which parameters train.")
     if "packing" in known and not _refuses(known["packing"]):
         conditions.append("packing")
+    conditions += [WORK_OF_STEP[key] for key in unstated]
     batches = [BY_KEY["global_batch_size"].read(result) for result in pair]
     if refusals:
         if len(set(batches)) > 1 and None not in batches:
             refusals.append(_spell_work(known["global_batch_size"]))
         return _Work(refusals=tuple(dict.fromkeys(refusals)), conditions=(), level="not_comparable", remedy=remedies[0])
     level: LevelName = "same_work"
-    if None in batches or batches[0] != batches[1]:
+    if "global_batch_size" not in unstated and (None in batches or batches[0] != batches[1]):
         level = "same_work_per_token"
     elif not conditions and _all_stated_and_equal(pair) and not _arguments(pair):
         level = "identical"

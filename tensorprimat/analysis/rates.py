@@ -16,6 +16,7 @@ NORMALISED_BY: dict[str, tuple[str, ...]] = {
     "steps_per_second": ("sequence_length", "num_gpus", "global_batch_size"),
 }
 """Rates by which sides can be compared, best first → the fields that both sides must state, with equal values."""
+STEP_TIMES = "steps_per_second"
 TIME_TO_TRAIN = "time_to_train"
 RATE_FLAGS = {"shape": "--shape"} | {
     name: settings.flag(name) for name in ("sequence_length", "num_gpus", "global_batch_size")
@@ -23,11 +24,37 @@ RATE_FLAGS = {"shape": "--shape"} | {
 
 
 def common_metric(results: Sequence[Result]) -> str | None:
-    """Return the best rate that all results have and that is normalised by equal, stated settings; None without one."""
+    """Return the best rate that all results have and that is normalised by equal, stated settings; None without one.
+
+    Files of earlier toolkits are compared by their step times even without these settings (see `unstated_by_all`).
+    """
     for name, fields in NORMALISED_BY.items():
-        if all(rate_of(result, name) for result in results) and all(_stated_equal(results, key) for key in fields):
+        unstated = unstated_by_all(results) if name == STEP_TIMES else ()
+        equal = all(key in unstated or _stated_equal(results, key) for key in fields)
+        if equal and all(rate_of(result, name) for result in results):
             return name
     return None
+
+
+def unstated_by_all(results: Sequence[Result]) -> tuple[str, ...]:
+    """Return the settings of a step's work that files of earlier toolkits all leave open; () for other results.
+
+    These files have no place for some settings: their step times are compared under the condition that the settings
+    match. In place of the number of GPUs they state that of the machine, which must be equal.
+    """
+    if not of_earlier_toolkits(results):
+        return ()
+    open_ = [key for key in NORMALISED_BY[STEP_TIMES] if all(BY_KEY[key].read(result) is None for result in results)]
+    one_count = len({result.gpu_info.device_count for result in results}) == 1
+    return tuple(key for key in open_ if key != "num_gpus" or one_count)
+
+
+def of_earlier_toolkits(results: Sequence[Result]) -> bool:
+    """Return True if all are files with step times that no version of this tool wrote."""
+    return all(
+        result.provenance.tool_version is None and result.performance_metrics.basis == "step_times"
+        for result in results
+    )
 
 
 def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
@@ -43,12 +70,13 @@ def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
         return None, "Comparable with the same global batch on both sides, or with tokens/s/GPU of both."
     if missing is None:
         return None, "Comparable on the same number of GPUs, or with tokens/s/GPU of both."
-    return None, f"Comparable once both state {_FACTS[missing]}: {RATE_FLAGS[missing]}."
+    return None, f"Comparable once both state the {WORK_OF_STEP[missing]}: {RATE_FLAGS[missing]}."
 
 
-_FACTS = {
-    "num_gpus": "the number of GPUs", "sequence_length": "the sequence length", "global_batch_size": "the global batch",
+WORK_OF_STEP = {
+    "num_gpus": "number of GPUs", "sequence_length": "sequence length", "global_batch_size": "global batch",
 }  # fmt: skip
+"""Settings that the step time depends on, by name."""
 
 
 def rate_of(result: Result, metric: str) -> float | None:
