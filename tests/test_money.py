@@ -73,12 +73,33 @@ def test_a_small_budget_and_a_small_price_are_not_shown_as_zero():
 
 
 @pytest.mark.parametrize("prices", [{}, {"H100": 9.0}])
-def test_prices_of_unlike_sources_name_no_winner(prices):
-    (pair,) = comparison_of(prices).pairs
-    _, costs = money.sentences(pair)
-    assert costs.startswith("Prices from different sources are not compared: $")
-    assert "cheaper" not in costs
-    assert "more expensive" not in costs
+def test_prices_of_unlike_sources_are_not_shown_side_by_side_and_name_no_winner(prices, capsys):
+    comparison = comparison_of(prices)
+    _, costs = money.sentences(comparison.pairs[0])
+    assert costs == "Give --price for both to compare costs; the known prices come from different sources."
+    console.print_summary(comparison)
+    for shown in (capsys.readouterr().out, markdown.render(comparison), html.render(comparison)):
+        assert "cost of 1 t tokens" not in shown.lower()
+        assert not re.findall(r"(?:\$|&#36;)[\d.]+/h", shown)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_comparison_shows_mfu_and_the_cost_at_prices_that_can_be_compared(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    console.print_summary(comparison_of({"H100": 3.0, "MI300X": 2.0}))
+    rows = [line for line in capsys.readouterr().out.splitlines() if "3 × 50" in line]
+    assert [re.findall(r"\S+ %|\$[\d,]{4,}", row)[1:] for row in rows] == [["53.1 %", "$81,649"], ["46.8 %", "$46,780"]]
+
+
+def test_prices_of_two_sides_on_one_device_that_differ_are_weighed():
+    sides = [
+        Loaded(path=Path(f"{side}.json"), side=side, result=plausible.result(runs=3, seconds=seconds))
+        for side, seconds in (("spot", 12.8), ("reserved", 11.0))
+    ]
+    (pair,) = compare(sides, choices=MetricChoices(prices={"spot": 1.0, "reserved": 2.0})).pairs
+    assert "more expensive on reserved" in money.sentences(pair)[1]
+    (pair,) = compare(sides).pairs
+    assert money.sentences(pair) == []
 
 
 def test_one_run_a_side_names_no_cheaper_side():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.analysis import formulas, inputs
@@ -37,7 +37,7 @@ def weigh(pair: Pair) -> Return:
         rates = [_of(side, inputs.rate_per_gpu(side.result)) for side in (baseline, candidate)]
         price = _of(baseline, baseline.metrics["price_usd_per_gpu_hour"].as_input())
         costs = [_of(side, side.metrics["budget_cost_usd"].as_input()) for side in (baseline, candidate)]
-        unlike = unlike_prices(baseline.metrics, candidate.metrics)
+        unlike = unlike_prices([baseline.metrics, candidate.metrics])
         prices = (
             derive(even, (price, *rates), formulas.calculate_break_even_price),
             unknown(saving, unlike, tuple(costs))
@@ -53,16 +53,17 @@ def weigh(pair: Pair) -> Return:
     )
 
 
-def unlike_prices(baseline: Mapping[str, Metric], candidate: Mapping[str, Metric]) -> str | None:
-    """Return the reason why two prices are not compared: only one is the user's, or they are from different sources.
+def unlike_prices(sides: Iterable[Mapping[str, Metric]]) -> str | None:
+    """Return the reason why prices are not compared: only some are the user's, or they are from different sources.
 
-    None if they are compared, or if one is unknown."""
-    prices = [metrics["price_usd_per_gpu_hour"].inputs[0] for metrics in (baseline, candidate)]
-    sources = [price.source for price in prices]
-    kinds = {price.source if price.stated_for is None else "--price" for price in prices}
-    if None in kinds or len(kinds) == 1:
+    sides: metrics of each. None if the prices are compared, or if fewer than two are known.
+    """
+    prices = [metrics["price_usd_per_gpu_hour"].inputs[0] for metrics in sides]
+    known = [price for price in prices if price.value is not None]
+    if len({price.source if price.stated_for is None else "--price" for price in known}) < 2:
         return None
-    return f"the prices come from different sources ({'; '.join(map(str, sources))}); give --price for both"
+    sources = "; ".join(str(price.source) for price in known)
+    return f"the prices come from different sources ({sources}); give --price for all"
 
 
 def break_even(pair: Pair) -> Estimate | None:

@@ -252,12 +252,12 @@ def metric_panels(sides: Sequence[Side], looks: Mapping[str, BarStyle], *, compa
     every_drawn = (*EFFICIENCY, *(COST if comparable or alone(sides) else ()))
     every = (
         Panel(
-            title=drawn.title + (f" ({drawn.better} is better)" if comparable and _may_win(drawn, metrics) else ""),
+            title=drawn.title + (f" ({drawn.better} is better)" if comparable and drawn.better else ""),
             unit=drawn.unit,
             bars=tuple(_metric_bar(drawn, side, looks) for side in sides),
         )
         for drawn in (_in_its_unit(one, metrics) for one in every_drawn)
-        if not (drawn.name == "memory_utilization" and of_unlike_kinds(metrics))
+        if not _is_unlike(drawn, metrics)
     )
     return tuple(panel for panel in every if worth_drawing(panel, sides))
 
@@ -270,11 +270,11 @@ def _in_its_unit(drawn: Drawn, metrics: Sequence[Metrics]) -> Drawn:
     return replace(drawn, unit=f"{unit} on all GPUs of a side", per_unit=per_unit)
 
 
-def _may_win(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
-    """Return True if a panel may state which direction is better: not for costs at prices of different sources."""
-    if drawn.better is None:
-        return False
-    return drawn.companion != "price_usd_per_gpu_hour" or not any(unlike_prices(metrics[0], one) for one in metrics[1:])
+def _is_unlike(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
+    """Return True for memory of different kinds, and for costs at prices from different sources: neither is drawn."""
+    if drawn.name == "memory_utilization":
+        return of_unlike_kinds(metrics)
+    return drawn.companion == "price_usd_per_gpu_hour" and unlike_prices(metrics) is not None
 
 
 def _metric_bar(drawn: Drawn, side: Side, looks: Mapping[str, BarStyle]) -> Bar:

@@ -31,6 +31,7 @@ STYLES = {
 _NOTICE_STYLES = {"info": "", "caution": "yellow", "error": "bold red"}
 LOUD_LOSSES = ("diverge", "failed")  # warnings that change the meaning of a speed; the others are in the reports
 NARROW = 100  # columns of a terminal below which figures take two lines
+GIVE_WAY = ("tokens/s", sections.COST_TITLE)  # results that a narrow terminal leaves out, the first one first
 NARROW_HEADING = 8  # characters of a line of a heading there
 TOO_NARROW = 76  # below which a table's columns do not fit at all
 INDENT = 2  # columns before everything that belongs to a model
@@ -94,13 +95,17 @@ def _texts(content: Table, narrow: bool) -> list[list[str]]:
     return [[text(cell, column) for cell, column in zip(row, content.columns, strict=True)] for row in content.rows]
 
 
-def fitting(content: Table, *, width: int) -> RenderableType:
-    """Return the widest form of a table that fits into so many columns without a break inside a word or a figure."""
-    for narrow in (False, True):
-        if width < NARROW and not narrow:
-            continue
-        if width >= TOO_NARROW - INDENT and _least_width(content, narrow) <= width:
-            return table(content, narrow=narrow)
+def fitting(content: Table, *smaller: Table, width: int) -> RenderableType:
+    """Return the widest form of a table that fits into so many columns without a break inside a word or a figure.
+
+    smaller: the table with shorter texts or fewer columns, in the order in which they are tried before a list.
+    """
+    for shown in (content, *smaller):
+        for narrow in (False, True):
+            if width < NARROW and not narrow:
+                continue
+            if width >= TOO_NARROW - INDENT and _least_width(shown, narrow) <= width:
+                return table(shown, narrow=narrow)
     return table_as_lists(content)
 
 
@@ -116,7 +121,7 @@ def _least_width(content: Table, narrow: bool) -> int:
     return total
 
 
-_FIGURE = re.compile(r"(?<= GB) |(?<= W;) |(?<= GHz,) ")  # "61.30 GB allocated" on two lines, power and clock on three
+_FIGURE = re.compile(r"(?<= GB) |(?<= W;) |(?<= GHz,) | (?=at \$)")  # "61.30 GB allocated" on two lines, power on three
 _RANGE = re.compile(r"^([\d,]+ × [\d,]+) (to [\d,]+)$")  # "10 × 10,752 to 11,520", runs of unlike lengths, likewise
 
 
@@ -252,10 +257,11 @@ def _of_model(of_model: Comparison, width: int, *, several_pairs: bool, scaled: 
     if len(pairs) == 1 and not several_pairs:
         parts += [*_pair(pairs[0], width, alone=True), Text()]
     parts += [safe(sections.model_heading(sides), "bold"), Text()]
-    results = _slim(sections.results(sides))
-    parts.append(Padding(fitting(results, width=width - INDENT), (0, 0, 0, INDENT)))
+    results, short = _slim(sections.results(sides)), _slim(sections.results(sides, short=True))
+    smaller = [without_columns(short, *GIVE_WAY[:number]) for number in range(len(GIVE_WAY) + 1)]
+    parts.append(Padding(fitting(results, *smaller, width=width - INDENT), (0, 0, 0, INDENT)))
     if results.note:
-        parts.append(Padding(safe(results.note, "dim"), (0, 0, 0, INDENT)))
+        parts.append(paragraph(results.note, "dim", width=width, indent=INDENT))
     if len(pairs) == 1 and several_pairs:
         parts += [Text(), *_pair(pairs[0], width, alone=False)]
     elif len(pairs) > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tensorprimat.analysis.economics import Return, weigh
+from tensorprimat.analysis.economics import Return, unlike_prices, weigh
 from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
@@ -23,6 +23,8 @@ SHORT = (
     "price_usd_per_gpu_hour", "cost_usd_per_trillion_tokens",
 )  # fmt: skip
 """Metrics that every comparison shows."""
+OF_PRICES = ("price_usd_per_gpu_hour", "cost_usd_per_trillion_tokens")
+"""Those that rest on a price."""
 QUIET = (
     "reported_tflops_per_gpu_restated", "hfu", "mfu_at_clock",
     *(name for name in DEFINITIONS if name.startswith("sampled_")),
@@ -36,8 +38,13 @@ SYMBOLS = {
 
 
 def short(comparison: Comparison) -> Table:
-    """Return the table of each side's use of its own device, power and money, which needs no comparable work."""
-    return _of_metrics("Efficiency", SHORT, comparison.sides, quiet=SHORT)
+    """Return the table of each side's use of its own device, power and money, which needs no comparable work.
+
+    Prices from different sources, and costs at them, are left out: side by side, they would be compared.
+    """
+    unlike = unlike_prices(side.metrics for side in comparison.sides)
+    names = [name for name in SHORT if not (unlike and name in OF_PRICES)]
+    return _of_metrics("Efficiency", names, comparison.sides, quiet=SHORT)
 
 
 def efficiency(comparison: Comparison) -> Table:
@@ -73,7 +80,7 @@ def _of_metrics(title: str, names: Sequence[str], sides: Sequence[Side], *, quie
         for kind in dict.fromkeys(map(memory_kind, metrics)) if unlike else (None,):
             alike = [metric if kind is None or memory_kind(metric) == kind else None for metric in metrics]
             if kind is not None or not unlike:
-                cells = [text_cell(None) if metric is None else _explained_cell(metric) for metric in alike]
+                cells = [text_cell(None) if metric is None else explained_cell(metric) for metric in alike]
                 rows.append((text_cell(f"{label}, {kind}" if kind else label), *cells))
     columns = headed(("", *(side.label for side in sides)), words=("",))
     remarks = tuple(_remarks(sides, names, quiet)) if rows else ()
@@ -95,7 +102,8 @@ def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
     return len({memory_kind(of_side["memory_utilization"]) for of_side in metrics} - {None}) > 1
 
 
-def _explained_cell(metric: Metric) -> TableCell:
+def explained_cell(metric: Metric) -> TableCell:
+    """Return a cell of a metric with its formula and its inputs."""
     rests_on = "; ".join(f"{i.name} = {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
     terms = metric.formula if metric.is_stated else f"= {metric.formula}"
     return figure_cell(metric.value, FORMS[metric.name], source=rests_on, terms=(terms,))
@@ -149,10 +157,10 @@ def budget(comparison: Comparison) -> Table:
     columns: dict[str, Callable[[Side], TableCell]] = {
         "": lambda side: text_cell(side.label),
         "GPUs": lambda side: figure_cell(side.result.training_config.num_gpus, quantities.count),
-        "GPU-hours": lambda side: _explained_cell(side.metrics["budget_gpu_hours"]),
-        "time": lambda side: _explained_cell(side.metrics["budget_seconds"]),
-        "energy": lambda side: _explained_cell(side.metrics["budget_energy_kwh"]),
-        "cost": lambda side: _explained_cell(side.metrics["budget_cost_usd"]),
+        "GPU-hours": lambda side: explained_cell(side.metrics["budget_gpu_hours"]),
+        "time": lambda side: explained_cell(side.metrics["budget_seconds"]),
+        "energy": lambda side: explained_cell(side.metrics["budget_energy_kwh"]),
+        "cost": lambda side: explained_cell(side.metrics["budget_cost_usd"]),
     }
     tokens = comparison.choices.budget_tokens
     amount = f"{quantities.significant(tokens / TERA)} T" if tokens >= GIGA else quantities.rate(tokens)
@@ -164,8 +172,8 @@ def economics(comparison: Comparison) -> Table:
     columns: dict[str, Callable[[tuple[Return, Pair]], TableCell]] = {
         "side": lambda row: text_cell(row[0].candidate),
         "against": lambda row: text_cell(row[0].baseline),
-        "saving": lambda row: _explained_cell(row[0].saving),
-        "break-even price": lambda row: _explained_cell(row[0].break_even_price),
+        "saving": lambda row: explained_cell(row[0].saving),
+        "break-even price": lambda row: explained_cell(row[0].break_even_price),
         "basis": lambda row: text_cell(_basis(row[1])),
     }
     every = [(weigh(pair), pair) for pair in comparison.pairs]

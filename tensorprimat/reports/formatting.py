@@ -11,6 +11,7 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, must_match
 from tensorprimat.core import quantities
 from tensorprimat.core.audit_verdict import gap_reason
+from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import (
     Form,
@@ -112,10 +113,11 @@ def model_title(model: Model) -> str:
     return " ".join(filter(None, (model.name or "unnamed model", model.preset)))
 
 
-def device_title(side: Side) -> str:
-    """Return the number and name of the devices, as the driver or the log names them."""
+def device_title(side: Side, *, short: bool = False) -> str:
+    """Return the number and name of the devices, as the driver or the log names them. short: without vendor, memory."""
     gpu, gpus = side.result.gpu_info, side.result.training_config.num_gpus
     name = gpu.device_name or "unknown device"
+    name = short_device(name) if short else name
     if side.result.platform == "cpu":
         return name
     return f"{gpus} × {name}" if gpus else name

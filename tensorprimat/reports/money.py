@@ -15,10 +15,12 @@ CLOSE = 0.005  # relative; a smaller difference of costs does not show in the pr
 def sentences(pair: Pair) -> list[str]:
     """Return the break-even price of a pair as a ratio, then its costs if the prices of both sides are known.
 
-    The list is empty for two sides on one device: at equal prices, costs only repeat the ratio of speeds.
+    The list is empty for two sides on one device at one price: costs only repeat the ratio of speeds.
     """
-    devices = [side.result.gpu_info.device_name for side in (pair.baseline, pair.candidate)]
-    if devices[0] is not None and devices[0] == devices[1]:
+    sides = (pair.baseline, pair.candidate)
+    devices = {side.result.gpu_info.device_name for side in sides}
+    prices = {side.metrics["price_usd_per_gpu_hour"].value for side in sides}
+    if None not in devices and len(devices) == len(prices) == 1:
         return []
     even = break_even(pair)
     if even is None or even.value is None or "cpu" in (pair.baseline.result.platform, pair.candidate.result.platform):
@@ -39,9 +41,9 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     above, below = (price.value for price in prices)
     if above is None or below is None:
         return []
+    if unlike_prices([baseline.metrics, candidate.metrics]):
+        return ["Give --price for both to compare costs; the known prices come from different sources."]
     stated = f"{_price(candidate)} and {_price(baseline)}"
-    if unlike_prices(baseline.metrics, candidate.metrics):
-        return [f"Prices from different sources are not compared: {stated}; give --price for both."]
     cost = above / below / value
     settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
     undecided = low is None or high is None or above / below / low > 1 > above / below / high

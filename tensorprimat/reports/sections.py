@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
+from tensorprimat.analysis.economics import unlike_prices
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.analysis.stats import MOST_PLANNED_RUNS
@@ -129,17 +130,23 @@ def _runs(side: Side) -> str:
     return f"{len(steps)} × {' to '.join(map(quantities.count, ends))}"
 
 
-def results(sides: Sequence[Side]) -> Table:
-    """Return one row per side with the most important figures.
+COST_TITLE = "Cost of 1 T tokens"
+
+
+def results(sides: Sequence[Side], *, short: bool = False) -> Table:
+    """Return one row per side with the most important figures. short: without vendor and memory in a device's name.
 
     The model has a column only if sides differ in it, the device's name only if the label does not contain it;
     samples/s replace tokens/s if no side knows its tokens.
     """
     titles = {formatting.model_title(side.result.model) for side in sides}
     named = all((side.result.gpu_info.device_name or "") in side.label for side in sides)
-    device = (
-        formatting.device_title if not named else lambda side: quantities.count(side.result.training_config.num_gpus)
-    )
+
+    def device(side: Side) -> str:
+        if named:
+            return quantities.count(side.result.training_config.num_gpus)
+        return formatting.device_title(side, short=short)
+
     known = any(side.tokens_per_second_per_gpu.value or side.tokens_per_second.value for side in sides)
     rates = _TOKENS
     if not known and any(side.result.performance_metrics.samples_per_second for side in sides):
@@ -157,13 +164,43 @@ def results(sides: Sequence[Side]) -> Table:
     columns |= rates
     if any(peak(side).value for side in sides):
         columns["Peak memory"] = peak
+    if any(side.metrics["mfu"].value is not None for side in sides):
+        columns["MFU"] = lambda side: efficiency.explained_cell(side.metrics["mfu"])
     if any(map(_power_and_clock, sides)):
         columns["Power; clock"] = lambda side: text_cell(_power_and_clock(side))
+    has_costs = _have_costs(sides)
+    if has_costs:
+        columns[COST_TITLE] = _cost
     columns["Runs × steps"] = lambda side: TableCell(
         text=_runs(side), value=side.result.performance_metrics.measured_steps
     )
     words = ("Side", "Model", "Device")
-    return table_of("results", "Results", sides, columns, words=words, note=_unlike_memory(sides))
+    notes = (_unlike_memory(sides), _listed_price(sides) if has_costs else None)
+    return table_of("results", "Results", sides, columns, words=words, note=" ".join(filter(None, notes)) or None)
+
+
+def _have_costs(sides: Sequence[Side]) -> bool:
+    """Return True if costs can be shown side by side; where only some sides have one, it is at the user's price."""
+    costs = [side.metrics["cost_usd_per_trillion_tokens"].value for side in sides]
+    stated = any(side.metrics["price_usd_per_gpu_hour"].inputs[0].stated_for is not None for side in sides)
+    return not unlike_prices(side.metrics for side in sides) and (all(costs) or (stated and any(costs)))
+
+
+def _cost(side: Side) -> TableCell:
+    """Return the cost of a trillion tokens with the price of a GPU-hour that it rests on."""
+    cost, price = (side.metrics[name] for name in ("cost_usd_per_trillion_tokens", "price_usd_per_gpu_hour"))
+    cell = efficiency.explained_cell(cost)
+    return cell if cost.value is None else replace(cell, text=f"{cell.text} at {quantities.money(price.value)}/h")
+
+
+def _listed_price(sides: Sequence[Side]) -> str | None:
+    """Return the prices with their source where they are the catalogue's, as a sentence below the table."""
+    prices = [side.metrics["price_usd_per_gpu_hour"] for side in sides]
+    known = [price for price in prices if price.value is not None and price.inputs[0].stated_for is None]
+    if not known:
+        return None
+    amounts = quantities.listed(dict.fromkeys(quantities.money(price.value) for price in known))
+    return f"A GPU-hour costs {amounts} ({known[0].remark}); --price states another."
 
 
 _TOKENS: SideColumns = {
