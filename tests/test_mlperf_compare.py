@@ -163,7 +163,7 @@ def test_scaling_stops_at_the_number_of_gpus_whose_rate_is_far_below_the_law():
 )
 def test_the_text_says_where_scaling_stops_or_that_too_few_numbers_of_gpus_tell(times, end):
     found = mlperf_scaling.strong_scalings([entry("A", "X", at, gpus=count) for count, at in times.items()], 0.95)
-    assert f" {end}\n" in mlperf_comparison.gpu_text(found, (), 0.95)
+    assert f" {end}\n" in mlperf_comparison.gpu_text(found, (), 0.95, {})
 
 
 def test_the_law_that_fits_better_is_taken_with_an_interval_that_holds_the_truth():
@@ -224,7 +224,7 @@ def test_an_entry_that_repeats_the_runs_of_another_counts_once_in_every_statisti
     [short], [long] = (mlperf_scaling.strong_scalings([*some, *others], 0.95) for some in (once, [again, *once]))
     assert short.rate == long.rate
     assert [one.entry.system for one in long.repeats] == ["A-8-POWER"]
-    assert "A-8-POWER/llama31_8b has the same runs as" in mlperf_comparison.gpu_text([long], [], 0.95)
+    assert "A-8-POWER/llama31_8b has the same runs as" in mlperf_comparison.gpu_text([long], [], 0.95, {})
 
 
 def test_entries_of_the_library_that_repeat_runs_are_named_where_they_are_left_out(capsys):
@@ -395,8 +395,8 @@ def test_runs_with_equal_times_give_no_interval_rather_than_one_without_width(su
     assert one.sides[0].minutes == pytest.approx(100.4)
     because = "A v9.1: no interval, because the runs of each entry have equal times, so their scatter is unknown"
     assert [warning.text for warning in one.warnings if warning.kind == "no interval"] == [because]
-    assert "1.25x the time (no interval)" in mlperf_comparison.comparison_text([one], 0.95)
-    assert (document := json.loads(mlperf_comparison.as_json([one], 0.95))[0])["low"] is None
+    assert "1.25x the time (no interval)" in mlperf_comparison.comparison_text([one], 0.95, {})
+    assert (document := json.loads(mlperf_comparison.as_json([one], 0.95, {}))[0])["low"] is None
     assert document["sides"][0]["low"] is None
     assert all(Scored(one).estimate is None for one in equal)
 
@@ -431,3 +431,34 @@ def test_a_library_with_a_number_that_no_submission_has_is_refused_in_one_line(f
 
 def test_the_rounds_of_a_library_may_have_any_name():
     assert mlperf_compare.version("v\N{SUPERSCRIPT TWO}.1") == (0, 1)
+
+
+def test_a_price_gives_the_dollars_of_a_training_and_their_ratio_with_its_interval(capsys):
+    flags = ["--benchmark", "llama31_8b", "--gpus", "8", "--price", "MI355X=2.50,B200=4,L40S=1"]
+    assert main(["mlperf", "compare", "MI355X", "B200", *flags, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "--price L40S=1: no entry is of this GPU\n"
+    (document,) = json.loads(printed.out)
+    for one, usd in zip(document["sides"], (2.5, 4.0), strict=True):
+        assert one["cost_usd"] == pytest.approx(one["minutes"] / 60 * 8 * usd, rel=1e-3)
+    for cost, time in (("cost_ratio", "ratio"), ("cost_low", "low"), ("cost_high", "high")):
+        assert document[cost] == pytest.approx(document[time] * 2.5 / 4, rel=1e-2)
+    assert main(["mlperf", "compare", "MI355X", "B200", *flags]) == 0
+    says = (
+        "A training costs $34.69 on MI355X ($2.50 per GPU-hour) and $46.16 on B200 ($4.00 per GPU-hour): 0.75x the cost"
+    )
+    assert says in capsys.readouterr().out
+
+
+def test_a_price_gives_the_dollars_of_one_gpus_entries_and_of_a_vendors_and_no_other_action_takes_it(capsys):
+    task = ["--benchmark", "llama2_70b_lora", "--gpus", "8"]
+    assert main(["mlperf", "compare", "MI300X@v5.0", "MI300X@v5.1", *task, "--price", "2"]) == 0
+    assert "on MI300X in v5.1 ($2.00 per GPU-hour)" in capsys.readouterr().out
+    assert main(["mlperf", "compare", "AMD", "NVIDIA", *task, "--price", "GB300=6", "--json"]) == 0
+    costs = {one["gpu"]: one["cost_usd"] for one in json.loads(capsys.readouterr().out)}
+    assert costs["GB300"] == pytest.approx(5.97 / 60 * 8 * 6, rel=0.01)
+    assert costs["MI355X"] is None
+    assert main(["mlperf", "compare", "B200", "--benchmark", "llama31_8b", "--price", "4"]) == 0
+    assert "   8     84.4  $45.00 " in capsys.readouterr().out
+    assert main(["mlperf", "list", "--price", "4"]) == 2
+    assert "--price belongs to compare, not to list" in capsys.readouterr().err

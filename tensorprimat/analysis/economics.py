@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.analysis.records import Estimate, Pair, Side
-from tensorprimat.core.catalogue import find_gpu_of
+from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.core.catalogue import find_gpu
 from tensorprimat.core.quantities import as_stated
 
 
@@ -101,7 +103,7 @@ def unused_prices(sides: Sequence[Side], prices: Mapping[str, float]) -> list[st
         of_name = [
             side.metrics["price_usd_per_gpu_hour"]
             for side in sides
-            if name == side.label or inputs.means(name, side.result, find_gpu_of(side.result.gpu_info))
+            if name == side.label or inputs.means(name, side.result)
         ]
         if not name or any(metric.value == usd for metric in of_name):
             continue
@@ -110,3 +112,33 @@ def unused_prices(sides: Sequence[Side], prices: Mapping[str, float]) -> list[st
             why = f"not used, because {of_name[0].remark} is more exact"
         found.append(f"--price {name}={as_stated(usd)}: {why}")
     return found
+
+
+def price_of_gpu(gpu: str | None, prices: Mapping[str, float]) -> float | None:
+    """Return the user's USD for an hour of a GPU by its name; None where none is stated."""
+    name = inputs.stated_price(gpu, find_gpu(gpu), prices)
+    return None if name is None else prices[name]
+
+
+def cost_of_training(
+    minutes: float | None, num_gpus: int | None, gpu: str | None, prices: Mapping[str, float]
+) -> float | None:
+    """Return the USD that a training costs at the user's price; None where time, GPUs or price are unknown."""
+    price = price_of_gpu(gpu, prices)
+    return price * num_gpus * minutes / 60 if price and minutes and num_gpus else None
+
+
+def cost_ratio(of_times: LogEstimate, gpus: Sequence[str], prices: Mapping[str, float]) -> LogEstimate | None:
+    """Return the logarithm of the ratio of costs, from that of times, first over second GPU; None without a price."""
+    first, second = (price_of_gpu(gpu, prices) for gpu in gpus)
+    return replace(of_times, log=of_times.log + math.log(first / second)) if first and second else None
+
+
+def unused_prices_of_gpus(gpus: Iterable[str | None], prices: Mapping[str, float]) -> list[str]:
+    """Return a warning for each --price that counts for none of the GPUs."""
+    used = {inputs.stated_price(gpu, find_gpu(gpu), prices) for gpu in set(gpus)}
+    return [
+        f"--price {name}={as_stated(usd)}: no entry is of this GPU"
+        for name, usd in prices.items()
+        if name and name not in used
+    ]

@@ -255,7 +255,7 @@ def price(result: Result, gpu: Gpu | None, prices: Mapping[str, float], label: s
     other device. label: of the side that the result is.
     Raises UsageError if two of the names mean this device alike and their prices differ.
     """
-    stated = _stated_price(result, gpu, prices, label)
+    stated = stated_price(_device_of(result), gpu, prices, label)
     listed = next((one for one in catalogue.prices() if gpu is not None and one.gpu == gpu.name), None)
     if stated is not None:
         usd, source = prices[stated], f"--price {stated}{'=' * bool(stated)}{as_stated(prices[stated])}"
@@ -279,11 +279,20 @@ UNKNOWN_GPU_WORDS = ("unknown gpu", "unknown", "unknown device", "this device")
 """Names by which --price means a device that neither run nor log names."""
 
 
-def _stated_price(result: Result, gpu: Gpu | None, prices: Mapping[str, float], label: str | None) -> str | None:
-    """Return the name in `prices` that means this side, else this device and the fewest others; "" or None if none."""
-    if label and label in prices and not means(label, result, gpu):
+def _device_of(result: Result) -> str | None:
+    return "cpu" if result.platform == "cpu" else result.gpu_info.device_name
+
+
+def stated_price(
+    device: str | None, gpu: Gpu | None, prices: Mapping[str, float], label: str | None = None
+) -> str | None:
+    """Return the name in `prices` that means a side, else its device and the fewest others; "" or None if none does.
+
+    gpu: the catalogue's entry of the device. Raises UsageError if two names mean it alike and their prices differ.
+    """
+    if label and label in prices and not _is_named(label, device, gpu):
         return label
-    meant = [name for name in prices if means(name, result, gpu)]
+    meant = [name for name in prices if _is_named(name, device, gpu)]
     if not meant:
         return "" if "" in prices else None
     devices = {name: max(1, len(catalogue.variants(name))) for name in meant}
@@ -294,17 +303,18 @@ def _stated_price(result: Result, gpu: Gpu | None, prices: Mapping[str, float], 
     return first
 
 
-def means(written: str, result: Result, gpu: Gpu | None) -> bool:
-    """Return True if a name that the user wrote means this device."""
+def means(written: str, result: Result) -> bool:
+    """Return True if a name that the user wrote means the device of a result."""
+    return _is_named(written, _device_of(result), catalogue.find_gpu_of(result.gpu_info))
+
+
+def _is_named(written: str, device: str | None, gpu: Gpu | None) -> bool:
     if not written:
         return False
-    if result.platform == "cpu":
-        return written.lower() == "cpu"
-    name = result.gpu_info.device_name
-    if not name:
+    if not device:
         return written.casefold() in UNKNOWN_GPU_WORDS
     plain = catalogue.plain_name(written)
     meant = {gpu.name for gpu in catalogue.variants(written)}
     if gpu is not None and (plain == catalogue.plain_name(gpu.name) or gpu.name in meant):
         return True
-    return plain == catalogue.plain_name(name) or written.casefold() == name.casefold()
+    return plain == catalogue.plain_name(device) or written.casefold() == device.casefold()

@@ -12,6 +12,8 @@ from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.session import mlperf_comparison
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tensorprimat.core.mlperf_library import Entry
 
 ACTIONS = ("import", "list", "show", "compare")
@@ -44,6 +46,12 @@ def command(
     plot: Annotated[
         Path | None, takes("FILE", "compare: draw one task, or one benchmark's scaling (.png, .svg).")
     ] = None,
+    price: Annotated[
+        list[str] | None,
+        takes(
+            "[GPU=]USD", 'compare: USD per hour of one GPU, such as "MI355X=2.50,B200=4", for the cost of a training.'
+        ),
+    ] = None,
     confidence: Annotated[str, takes("PERCENT", "Confidence of every interval.")] = "95%",
     as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
@@ -69,6 +77,7 @@ def command(
       tprimat mlperf list --benchmark llama31_8b --gpus 8
       tprimat mlperf show v5.1/AMD/MI355X
       tprimat mlperf compare MI355X B200 --benchmark llama31_8b --gpus 8
+      tprimat mlperf compare MI355X B200 --benchmark llama31_8b --gpus 8 --price MI355X=2.50,B200=4
       tprimat mlperf compare B200 --benchmark llama31_8b --plot scaling.png
       tprimat mlperf compare AMD NVIDIA --benchmark llama2_70b_lora --gpus 8
       tprimat mlperf compare MI300X@v5.0 MI300X@v5.1 --benchmark llama2_70b_lora
@@ -88,12 +97,14 @@ def command(
         raise UsageError(f"--output belongs to import; {action} prints, so redirect its output with >")
     if published and action != "list":
         raise UsageError(f"--published belongs to list, not to {action}")
-    if plot is not None and action != "compare":
-        raise UsageError(f"--plot belongs to compare, not to {action}")
+    for flag, value in (("--plot", plot), ("--price", price)):
+        if value is not None and action != "compare":
+            raise UsageError(f"{flag} belongs to compare, not to {action}")
     from tensorprimat.analysis.mlperf_choice import EntryChoice, choose_entries
     from tensorprimat.analysis.published import choose_baselines
     from tensorprimat.analysis.ratios import checked_confidence
     from tensorprimat.cli.options import fraction, refuse_unwritable
+    from tensorprimat.cli.shared_options import typed_prices
     from tensorprimat.core import mlperf_library
     from tensorprimat.reports import mlperf as report
 
@@ -105,7 +116,7 @@ def command(
         baselines = choose_baselines(found, choice, names or [])
         print((report.baselines_json if as_json else report.baselines_table)(baselines), end="")
     elif action == "compare":
-        _compare(names or [], choose_entries(found, choice), level, as_json, plot)
+        _compare(names or [], choose_entries(found, choice), level, typed_prices(price), as_json=as_json, plot=plot)
     else:
         _print(action, names or [], choose_entries(found, choice), as_json)
     return 0
@@ -124,19 +135,30 @@ def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bo
         print(report.entries_json(entries) if as_json else report.details(entries), end="")
 
 
-def _compare(names: list[str], chosen: tuple[Entry, ...], confidence: float, as_json: bool, plot: Path | None) -> None:
-    from tensorprimat.cli.options import picture_form
+def _compare(
+    names: list[str],
+    chosen: tuple[Entry, ...],
+    confidence: float,
+    prices: Mapping[str, float],
+    *,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    from tensorprimat.analysis.economics import unused_prices_of_gpus
+    from tensorprimat.cli.options import picture_form, say_each
     from tensorprimat.reports import mlperf_comparison as report
     from tensorprimat.session.mlperf_comparison import OfTwoGpus, OfVendors, comparison_of
 
     found = comparison_of(names, chosen, confidence, for_plot=plot is not None)
     form = picture_form("--plot", plot) if plot is not None else "png"
+    say_each(unused_prices_of_gpus(found.gpus, prices))
     if isinstance(found, OfVendors):
-        print((report.vendor_json if as_json else report.vendor_text)(found.rounds), end="")
+        print((report.vendor_json if as_json else report.vendor_text)(found.rounds, prices), end="")
     elif isinstance(found, OfTwoGpus):
-        print((report.as_json if as_json else report.comparison_text)(found.tasks, confidence), end="")
+        print((report.as_json if as_json else report.comparison_text)(found.tasks, confidence, prices), end="")
     else:
-        print((report.gpu_json if as_json else report.gpu_text)(found.scalings, found.rounds, confidence), end="")
+        shown = (report.gpu_json if as_json else report.gpu_text)(found.scalings, found.rounds, confidence, prices)
+        print(shown, end="")
     if plot is None or isinstance(found, OfVendors):
         return
     from tensorprimat.reports.plots import mlperf as mlperf_plot

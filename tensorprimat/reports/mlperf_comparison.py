@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tensorprimat.analysis.economics import cost_of_training, cost_ratio, price_of_gpu
 from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
 from tensorprimat.analysis.mlperf_scaling import Scaling, ScalingPoint, VendorRound
 from tensorprimat.analysis.mlperf_score import Scored
@@ -17,6 +18,8 @@ from tensorprimat.core.quantities import (
     count,
     counted,
     fixed,
+    listed,
+    money,
     percent,
     rate,
     rounded,
@@ -27,11 +30,14 @@ from tensorprimat.core.quantities import (
 from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, table_of_text
 from tensorprimat.system.safe_text import one_line
 
+GpuPrices = Mapping[str, float]
+"""USD of a GPU-hour by the name of a GPU, as the user states them; "" for every other GPU."""
 
-def comparison_text(found: Sequence[TaskComparison], confidence: float) -> str:
-    """Return every comparison: verdict level, sentence, both sides, warnings."""
+
+def comparison_text(found: Sequence[TaskComparison], confidence: float, prices: GpuPrices) -> str:
+    """Return every comparison: verdict level, sentence, costs, both sides, warnings."""
     rounds = ", ".join(sorted({one.round for comparison in found for one in comparison.sides}))
-    blocks = [_block(comparison, confidence) for comparison in found]
+    blocks = [_block(comparison, confidence, prices) for comparison in found]
     return "\n".join(blocks) + f"Rates, samples and their times: {DERIVED.format(round=rounds)}.\n"
 
 
@@ -62,13 +68,39 @@ def verdict_sentence(comparison: TaskComparison, confidence: float) -> str:
     )
 
 
-def as_json(found: Sequence[TaskComparison], confidence: float) -> str:
-    return as_document([_document(comparison, confidence) for comparison in found])
+def _costs(comparison: TaskComparison, confidence: float, prices: GpuPrices) -> list[str]:
+    """Return a sentence on the cost of a training on each side, and their ratio where both are priced."""
+    of_one_gpu = len({side.gpu for side in comparison.sides}) == 1
+    priced = [
+        f"{money(cost)} on {side.gpu}{f' in {side.round}' if of_one_gpu else ''} "
+        f"({money(price_of_gpu(side.gpu, prices))} per GPU-hour)"
+        for side in comparison.sides
+        if (cost := _cost(comparison, side, prices)) is not None
+    ]
+    sentence = f"A training costs {listed(priced)}"
+    if (ratio := _cost_ratio(comparison, prices)) is not None:
+        ends = _interval(ratio, confidence, lead=f"{confidence_level(confidence)} interval ")
+        sentence += f": {times(math.exp(ratio.log), 2)} the cost{ends}"
+    return [f"{sentence}."] if priced else []
 
 
-def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float) -> str:
+def _cost(comparison: TaskComparison, side: TaskSide, prices: GpuPrices) -> float | None:
+    return cost_of_training(side.minutes, comparison.task.num_gpus, side.gpu, prices)
+
+
+def _cost_ratio(comparison: TaskComparison, prices: GpuPrices) -> LogEstimate | None:
+    return cost_ratio(comparison.ratio, [side.gpu for side in comparison.sides], prices)
+
+
+def as_json(found: Sequence[TaskComparison], confidence: float, prices: GpuPrices) -> str:
+    return as_document([_document(comparison, confidence, prices) for comparison in found])
+
+
+def gpu_text(
+    scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float, prices: GpuPrices
+) -> str:
     """Return scaling tables with their law, then the rounds over time."""
-    parts = [_scaling(one) for one in scalings]
+    parts = [_scaling(one, prices) for one in scalings]
     if rounds:
         columns: dict[str, Callable[[TaskComparison], str]] = {
             "GPU": lambda one: one.sides[0].gpu,
@@ -90,7 +122,7 @@ def gpu_text(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
     return "\n".join(parts) + f"\nRates: {DERIVED.format(round=', '.join(sorted(shown)))}.\n"
 
 
-def vendor_text(rounds: Sequence[VendorRound]) -> str:
+def vendor_text(rounds: Sequence[VendorRound], prices: GpuPrices) -> str:
     """Return the fastest entry of each vendor in each round as a table."""
     if not rounds:
         return "No scored entry of these vendors in this selection.\n"
@@ -101,6 +133,7 @@ def vendor_text(rounds: Sequence[VendorRound]) -> str:
         "round": lambda one: one.scored.entry.round,
         "minutes": lambda one: _minutes(one.minutes),
         "time / previous": lambda one: "" if one.over_before is None else times(one.over_before, 3),
+        **({"cost": lambda one: money(_cost_of_entry(one.scored, prices))} if prices else {}),
         "GPU": lambda one: one.scored.entry.gpu or "unknown",
         "batch": lambda one: _batch(one.scored),
         "fastest entry": lambda one: f"{one.scored.entry.submitter}/{one.scored.entry.system}",
@@ -114,7 +147,11 @@ def vendor_text(rounds: Sequence[VendorRound]) -> str:
     )
 
 
-def vendor_json(rounds: Sequence[VendorRound]) -> str:
+def _cost_of_entry(scored: Scored, prices: GpuPrices) -> float | None:
+    return cost_of_training(scored.minutes, scored.entry.num_gpus, scored.entry.gpu, prices)
+
+
+def vendor_json(rounds: Sequence[VendorRound], prices: GpuPrices) -> str:
     rows = [
         {
             "benchmark": one.scored.entry.benchmark,
@@ -123,6 +160,7 @@ def vendor_json(rounds: Sequence[VendorRound]) -> str:
             "round": one.scored.entry.round,
             "minutes": rounded(one.minutes),
             "over_before": rounded(one.over_before),
+            "cost_usd": rounded(_cost_of_entry(one.scored, prices)),
             "gpu": one.scored.entry.gpu,
             "name": one.scored.entry.name,
             "same_runs": [repeat.entry.name for repeat in one.repeats],
@@ -132,7 +170,9 @@ def vendor_json(rounds: Sequence[VendorRound]) -> str:
     return as_document(rows)
 
 
-def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float) -> str:
+def gpu_json(
+    scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], confidence: float, prices: GpuPrices
+) -> str:
     document = {
         "scaling": [
             {
@@ -149,6 +189,7 @@ def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
                         "num_gpus": point.scored.entry.num_gpus,
                         "global_batch_size": point.scored.entry.global_batch_size,
                         "minutes": rounded(point.scored.minutes),
+                        "cost_usd": rounded(_cost_of_entry(point.scored, prices)),
                         "samples_per_second": rounded(point.scored.samples_per_second),
                         "efficiency": rounded(point.efficiency),
                     }
@@ -157,16 +198,16 @@ def gpu_json(scalings: Sequence[Scaling], rounds: Sequence[TaskComparison], conf
             }
             for one in scalings
         ],
-        "rounds": [_document(one, confidence) for one in rounds],
+        "rounds": [_document(one, confidence, prices) for one in rounds],
     }
     return as_document(document)
 
 
-def _block(comparison: TaskComparison, confidence: float) -> str:
+def _block(comparison: TaskComparison, confidence: float, prices: GpuPrices) -> str:
     task, level = comparison.task, comparison.level
     rows = [_EntryOfSide(side.gpu, one) for side in comparison.sides for one in side.scored]
     lines = [f"{task.benchmark} on {task.num_gpus} GPUs. {level.sentence}: time to train to one quality target"]
-    lines.append(verdict_sentence(comparison, confidence))
+    lines += [verdict_sentence(comparison, confidence), *_costs(comparison, confidence, prices)]
     lines += [_spread(side, confidence) for side in comparison.sides]
     lines.append(_best(comparison))
     lines += [f"warning: {one_line(warning.text)}" for warning in comparison.warnings]
@@ -214,10 +255,11 @@ def _best(comparison: TaskComparison) -> str:
     return f"Fastest entry of each: {fastest[0]} against {fastest[1]}, {times(ratio, 2)}"
 
 
-def _scaling(one: Scaling) -> str:
+def _scaling(one: Scaling, prices: GpuPrices) -> str:
     columns: dict[str, Callable[[ScalingPoint], str]] = {
         "GPUs": lambda point: str(point.scored.entry.num_gpus),
         "minutes": lambda point: _minutes(point.scored.minutes or math.nan),
+        **({"cost": lambda point: money(_cost_of_entry(point.scored, prices))} if prices else {}),
         "batch": lambda point: _batch(point.scored),
         "samples/s": lambda point: rate(point.scored.samples_per_second),
         "efficiency": lambda point: percent(point.efficiency, 1),
@@ -256,8 +298,10 @@ def law_text(law: Law) -> str:
     )
 
 
-def _document(comparison: TaskComparison, confidence: float) -> dict[str, Any]:
+def _document(comparison: TaskComparison, confidence: float, prices: GpuPrices) -> dict[str, Any]:
     ratio, low, high = _with_bounds(math.exp(comparison.ratio.log), comparison.ratio, confidence)
+    of_costs = _cost_ratio(comparison, prices)
+    costs = _with_bounds(math.exp(of_costs.log), of_costs, confidence) if of_costs else (None, None, None)
     return {
         "benchmark": comparison.task.benchmark,
         "num_gpus": comparison.task.num_gpus,
@@ -268,7 +312,11 @@ def _document(comparison: TaskComparison, confidence: float) -> dict[str, Any]:
         "high": high,
         "confidence": confidence,
         "parts": {name: rounded(value) for name, value in comparison.parts.items()},
-        "sides": [_side(side, confidence) for side in comparison.sides],
+        **dict(zip(("cost_ratio", "cost_low", "cost_high"), costs, strict=True)),
+        "sides": [
+            {**_side(side, confidence), "cost_usd": rounded(_cost(comparison, side, prices))}
+            for side in comparison.sides
+        ],
         "warnings": [warning.text for warning in comparison.warnings],
         "derived": DERIVED.format(round=", ".join(sorted({side.round for side in comparison.sides}))),
     }

@@ -21,12 +21,20 @@ class OfVendors:
 
     rounds: Sequence[mlperf_scaling.VendorRound]
 
+    @property
+    def gpus(self) -> set[str | None]:
+        return {one.scored.entry.gpu for one in self.rounds}
+
 
 @dataclass(frozen=True, kw_only=True)
 class OfTwoGpus:
     """The comparison of two GPUs on every task with entries of both."""
 
     tasks: Sequence[mlperf_compare.TaskComparison]
+
+    @property
+    def gpus(self) -> set[str]:
+        return {side.gpu for one in self.tasks for side in one.sides}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,10 @@ class OfOneGpu:
 
     scalings: Sequence[mlperf_scaling.Scaling]
     rounds: Sequence[mlperf_compare.TaskComparison]
+
+    @property
+    def gpus(self) -> set[str]:
+        return {one.gpu for one in self.scalings} | {side.gpu for one in self.rounds for side in one.sides}
 
 
 def comparison_of(
