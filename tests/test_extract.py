@@ -414,10 +414,16 @@ def test_a_copied_or_compressed_log_is_not_reported_as_another_ranks(primus, tmp
     assert f"{packed}: the same run as {primus}, a copy of it or another rank's log; not counted again" in printed
 
 
-def test_a_folder_of_folders_is_refused_with_the_command_that_searches_it(tmp_path, capsys):
-    (tmp_path / "runs" / "a").mkdir(parents=True)
+def test_a_folder_of_folders_is_read_as_other_commands_read_it_and_refused_without_files(primus, tmp_path, capsys):
+    run = tmp_path / "runs" / "a"
+    run.mkdir(parents=True)
     assert extract(tmp_path / "runs") == 2
-    assert "holds no file, only folders (a); name them, or search them with tprimat analyze" in capsys.readouterr().err
+    message = "neither it nor its folders (a) hold a file; search it with tprimat analyze"
+    assert message in capsys.readouterr().err
+    primus.rename(run / "primus.log")
+    assert extract(tmp_path / "runs", "--json", "--output", tmp_path / "out") == 0
+    [source] = json.loads(capsys.readouterr().out)["provenance"]["sources"]
+    assert source["file"] == "primus.log"
 
 
 def test_a_log_whose_rate_its_gpu_cannot_reach_is_an_error_above_its_figures(tmp_path, capsys):

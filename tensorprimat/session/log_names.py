@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat import logs
+from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.logs.text import Log
 from tensorprimat.system import regular
@@ -21,7 +22,7 @@ def expand(named: Sequence[str]) -> list[str]:
     for name in named:
         path = Path(name)
         if regular.refused_listing(path) is None:
-            found = log_files_of(path)
+            found = log_files_of(path) or [file for inside in subfolders(path) for file in log_files_of(inside)]
         elif any(sign in name for sign in "*?[") and not os.path.exists(name):
             found = sorted(glob.glob(name, recursive=True))
         else:
@@ -33,13 +34,22 @@ def expand(named: Sequence[str]) -> list[str]:
 
 
 def _empty_folder(folder: Path) -> InputError:
-    inside = sorted(one.name for one in folder.iterdir() if os.path.isdir(one))
+    inside = [one.name for one in subfolders(folder)]
     if not inside:
         return InputError("holds no file", path=folder)
     named = ", ".join(inside[:3]) + (" …" if len(inside) > 3 else "")
     return InputError(
-        f"holds no file, only folders ({named})", path=folder, remedy="name them, or search them with tprimat analyze"
+        f"neither it nor its folders ({named}) hold a file", path=folder, remedy="search it with tprimat analyze"
     )
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder whose files may be runs; hidden ones and earlier results are left out."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if os.path.isdir(path) and not path.name.startswith(".") and path.name != store.HISTORY
+    ]
 
 
 def log_files_of(folder: Path) -> list[str]:

@@ -17,7 +17,7 @@ from tensorprimat.core.store import Loaded, Read, ReadOutcome
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import Extracted, extract_each, joined_logs
-from tensorprimat.session.log_names import log_files_of
+from tensorprimat.session.log_names import log_files_of, subfolders
 from tensorprimat.session.second_process import StartCall, uncollected
 from tensorprimat.system import regular
 
@@ -218,11 +218,7 @@ def _of_subfolders(folder: Path, *, one_side: bool, read: Read) -> tuple[list[Lo
 
     Both lists are empty where the subfolders contain neither.
     """
-    inside = [
-        path
-        for path in sorted(folder.iterdir())
-        if os.path.isdir(path) and not path.name.startswith(".") and path.name != store.HISTORY
-    ]
+    inside = subfolders(folder)
     if not inside:
         return [], []
     note = f"{folder}: read from its subfolders {', '.join(path.name for path in inside)}"
