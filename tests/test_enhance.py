@@ -187,7 +187,7 @@ def test_a_saving_without_a_price_names_the_side_that_lacks_it(results, tmp_path
 
 
 def test_a_price_for_a_device_that_no_result_has_is_a_warning(results, tmp_path):
-    assert enhance(results, "--output-dir", tmp_path, "--price", "L40S=1", "--price", "H100=2") == 0
+    assert enhance(results, "--output-dir", tmp_path, "--price", "L40S=1", "--price", "H100=2,MI300X=1") == 0
     assert written(tmp_path)["warnings"] == [
         "--price L40S=1: no side has this name, and no result is from such a device"
     ]

@@ -257,7 +257,7 @@ def test_a_name_of_a_known_model_stands_for_its_shape_under_a_condition(name):
     assert fairness.verdict == "same_work"
     assert fairness.conditions == ("model shape",)
     assert fairness.sentence.startswith(
-        "Comparable only if the model shape matches; at least one side does not state it"
+        "Same work as far as it is stated; at least one side does not state the model shape"
     )
 
 
@@ -302,7 +302,7 @@ def test_a_name_that_hints_at_lora_or_freezing_gives_no_ratio_with_full_training
 def test_several_conditions_are_one_sentence():
     fairness = judge(log("h100"), with_model(log("mi300x"), shape=None, preset=None))
     assert fairness.conditions == ("model shape", "trainable parameters")
-    assert "Comparable only if the model shape and the trainable parameters match" in fairness.sentence
+    assert "at least one side does not state the model shape and the trainable parameters." in fairness.sentence
 
 
 def test_an_unknown_sequence_length_gives_no_ratio_and_names_the_flag():

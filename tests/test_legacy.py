@@ -318,7 +318,7 @@ def test_step_times_of_files_without_a_place_for_a_setting_are_compared_under_a_
     fairness = judge(*sides)
     assert (fairness.metric, fairness.verdict) == ("steps_per_second", "same_work")
     assert sorted(fairness.conditions) == sorted(open_settings)
-    assert fairness.sentence.startswith("Only step times are compared. Comparable only if the ")
+    assert fairness.sentence.startswith("Only step times are compared. Same work as far as it is stated; at least")
 
 
 def test_step_times_are_not_compared_where_the_machines_or_the_batches_are_known_to_differ(tmp_path):

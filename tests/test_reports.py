@@ -4,6 +4,7 @@ import io
 import math
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -404,7 +405,7 @@ def test_settings_that_neither_side_states_are_not_called_the_same_work():
     silent = plausible.result("h100")
     silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
     (pair,) = comparison_of(silent, plausible.result("mi300x")).pairs
-    assert pair.fairness.title == "same work, if the model shape matches"
+    assert pair.fairness.title == "same work as far as stated"
     assert "if the model shape matches" in formatting.headline(pair)
 
 
@@ -413,8 +414,34 @@ def test_every_report_shows_the_level_and_its_condition():
     silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
     comparison = comparison_of(silent, plausible.result("mi300x", runs=3, seconds=11.0, seed=1))
     for name, text in every_text(comparison).items():
-        assert "same_work" in text or "same work" in text or "Comparable only if the model shape matches" in text, name
+        assert "same_work" in text or "same work" in text or "Same work as far as it is stated" in text, name
         assert "model shape" in text, name
+
+
+def test_a_page_says_a_condition_and_the_limits_of_a_ratio_once():
+    silent = plausible.result("h100", runs=3)
+    silent = silent.model_copy(update={"model": silent.model.model_copy(update={"shape": None, "preset": None})})
+    comparison = comparison_of(silent, plausible.result("mi300x", runs=3, seconds=11.0, seed=1))
+    pages = {"console": on_terminal(comparison, 120), "md": markdown.render(comparison)}
+    for name, page in pages.items():
+        text = " ".join(page.split())
+        assert text.count("if the model shape matches") == 1, name
+        assert text.count("does not state the model shape") == 1, name
+        assert text.count("other machines may differ") == 1, name
+
+
+def test_a_page_of_several_models_says_the_limits_of_their_ratios_once():
+    """Also if they have a mean, which says them, or none because one model was not compared."""
+    for other in ({}, {"sequence_length": 4096}):
+        sides = [
+            plausible.result(
+                machine, model=model, runs=3, seed=seed, **(other if machine + model == "mi300xqwen" else {})
+            )
+            for seed, (machine, model) in enumerate(product(("h100", "mi300x"), ("llama", "qwen")))
+        ]
+        comparison = comparison_of(*sides, assume_host_cv=0.01)
+        for page in (on_terminal(comparison, 120), markdown.render(comparison)):
+            assert " ".join(page.split()).count("assumed: machines vary by 1 %") == 1
 
 
 def test_an_impossible_figure_is_an_error_above_every_headline():

@@ -11,7 +11,7 @@ from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.analysis.records import Estimate, Pair, Side
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.catalogue import find_gpu
-from tensorprimat.core.quantities import as_stated
+from tensorprimat.core.quantities import as_stated, listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,15 @@ def _of(side: Side, rests_on: Input) -> Input:
 
 
 def unused_prices(sides: Sequence[Side], prices: Mapping[str, float]) -> list[str]:
-    """Return a warning for each --price that counts for no side: it names none, or another one is more exact."""
+    """Return a warning for each --price that counts for no side, and one where only some sides have a stated price."""
     found = []
+    listed_only = [
+        side.label
+        for side in sides
+        if (price := side.metrics["price_usd_per_gpu_hour"]).value is not None and price.inputs[0].stated_for is None
+    ]
+    if prices and listed_only and len(listed_only) < len(sides):
+        found.append(f"--price: costs are compared only at stated prices; give it for {listed(listed_only)} too")
     for name, usd in prices.items():
         of_name = [
             side.metrics["price_usd_per_gpu_hour"]

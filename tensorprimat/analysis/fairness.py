@@ -11,8 +11,8 @@ The levels are in `analysis/levels`, the fields in `core/identity`:
 
 If a side does not state its model shape, the shape of the known model that its name means is assumed. If a side does
 not state its trainable parameters, all are assumed to train unless something hints at LoRA or freezing. The sentence
-then states the condition ("Comparable only if …"). Files of earlier toolkits have no place for some settings of the
-work; their step times are compared under the condition that these match.
+then says what is unstated, and the headline that it has to match. Files of earlier toolkits have no place for some
+settings of the work; their step times are compared under the condition that these match.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tensorprimat.analysis.rates import (
     of_earlier_toolkits,
     unstated_by_all,
 )
-from tensorprimat.analysis.records import Difference, Fairness, must_match
+from tensorprimat.analysis.records import Difference, Fairness, the_settings
 from tensorprimat.core import methodologies, settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field, arguments_apart, seeds_agree
@@ -356,11 +356,9 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
         per_token = f"{LEVELS['same_work_per_token'].sentence}: {batches}; {tail}"
     if work.level == "same_work_per_token":
         sentence = per_token
-    if work.conditions:
-        them = "it" if must_match(work.conditions).endswith("matches") else "them"
-        sentence = f"Comparable only if {must_match(work.conditions)}; at least one side does not state {them}"
-        if work.level == "same_work_per_token":
-            sentence += f". {per_token}"
+    if work.conditions:  # the headline says "if"
+        opening = f"{per_token}. At" if work.level == "same_work_per_token" else "Same work as far as it is stated; at"
+        sentence = f"{opening} least one side does not state {the_settings(work.conditions)}"
     if configured:
         sentence += f". The configuration differs: {_named(configured)}"
     unstated = [d for d in differences if d.weight == "configuration" and None in d.values]

@@ -89,7 +89,7 @@ class Fairness:
     sentence: str
     """The verdict in words, for the place above a headline."""
     conditions: tuple[str, ...] = ()
-    """Settings that must match but are not stated by both sides; every claim names them with "if"."""
+    """Settings that must match but are not stated by both sides; the headline names them with "if"."""
     metric: str | None = None
     """Name of the rate in which the sides can be compared; None if there is none."""
     remedy: str | None = None
@@ -104,8 +104,13 @@ class Fairness:
 
     @property
     def title(self) -> str:
-        """Return the level for a badge or a cell, with its condition."""
-        return f"{self.level.title}, if {must_match(self.conditions)}" if self.conditions else self.level.title
+        """Return the level for a badge or a cell; the headline names the condition that it depends on."""
+        return self.level.title + (" as far as stated" if self.conditions else "")
+
+
+def the_settings(conditions: Sequence[str]) -> str:
+    """Return the settings as a list with articles."""
+    return listed(f"the {one}" for one in conditions)
 
 
 def must_match(conditions: Sequence[str]) -> str:
@@ -115,7 +120,7 @@ def must_match(conditions: Sequence[str]) -> str:
     ('the model shape matches', 'the model shape and the packing match')
     """
     several = len(conditions) > 1 or conditions[0].endswith("s")
-    return f"{listed(f'the {one}' for one in conditions)} {'match' if several else 'matches'}"
+    return f"{the_settings(conditions)} {'match' if several else 'matches'}"
 
 
 @dataclass(frozen=True, kw_only=True)

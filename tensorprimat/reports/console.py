@@ -145,9 +145,9 @@ def summary(
     """
     parts = [*_errors(comparison, width), *_answer(comparison, width)]
     parts[:0] = [safe(f"Warning: {text}", "yellow") for text in notices.before_headline(comparison)]
-    several = len(comparison.pairs) > 1
+    said = forest.said(comparison) if len(comparison.pairs) > 1 else None
     for part in comparison.by_model():
-        parts += _of_model(part, width, several_pairs=several, scaled=len(comparison.models) == 1)
+        parts += _of_model(part, width, said=said, scaled=len(comparison.models) == 1)
         for section in report.sections if report.of_metrics else ():
             parts += _titled(section(part), width)
         for side in part.sides if explain else ():
@@ -250,20 +250,23 @@ def _strip(scale: forest.Forest, mark: forest.ForestMark, width: int) -> str:
     return "".join(cells)
 
 
-def _of_model(of_model: Comparison, width: int, *, several_pairs: bool, scaled: bool) -> list[RenderableType]:
-    """Return the verdicts and results of one model. scaled: the scale at the top shows its ratios."""
+def _of_model(of_model: Comparison, width: int, *, said: set[str] | None, scaled: bool) -> list[RenderableType]:
+    """Return the verdicts and results of one model. scaled: the scale at the top shows its ratios.
+
+    said: what limits the sentences at the top of a page with several pairs; None where it has one.
+    """
     sides, pairs = of_model.sides, of_model.pairs
     parts: list[RenderableType] = []
-    if len(pairs) == 1 and not several_pairs:
-        parts += [*_pair(pairs[0], width, alone=True), Text()]
+    if len(pairs) == 1 and said is None:
+        parts += [*_pair(pairs[0], width, said=None), Text()]
     parts += [safe(sections.model_heading(sides), "bold"), Text()]
     results, short = _slim(sections.results(sides)), _slim(sections.results(sides, short=True))
     smaller = [without_columns(short, *GIVE_WAY[:number]) for number in range(len(GIVE_WAY) + 1)]
     parts.append(Padding(fitting(results, *smaller, width=width - INDENT), (0, 0, 0, INDENT)))
     if results.note:
         parts.append(paragraph(results.note, "dim", width=width, indent=INDENT))
-    if len(pairs) == 1 and several_pairs:
-        parts += [Text(), *_pair(pairs[0], width, alone=False)]
+    if len(pairs) == 1 and said is not None:
+        parts += [Text(), *_pair(pairs[0], width, said=said)]
     elif len(pairs) > 1:
         parts += [Text(), *_several(pairs, width, drawn=scaled)]
     elif not pairs:
@@ -331,12 +334,12 @@ def _slim(results: Table) -> Table:
     )
 
 
-def _pair(pair: Pair, width: int, *, alone: bool) -> list[RenderableType]:
-    """Return the level with the differences, then the headline, unless a single pair has it at the top."""
+def _pair(pair: Pair, width: int, *, said: set[str] | None) -> list[RenderableType]:
+    """Return the level with the differences, then the headline, unless a single pair has it at the top (`said`)."""
     comparable = pair.fairness.level.comparable
     sentences = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
-    if not alone:
-        sentences.append((f"{formatting.headline(pair)}.", _style(pair) if comparable else ""))
+    if said is not None:
+        sentences.append((f"{formatting.headline(pair, said)}.", _style(pair) if comparable else ""))
     if each := sections.own_device_sentence(pair):
         sentences.append((f"{each}.", ""))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:

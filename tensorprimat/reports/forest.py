@@ -159,36 +159,51 @@ def ratios_table(forest: Forest) -> Table:
 
 def answers(comparison: Comparison) -> list[str]:
     """Return the sentences that answer the comparison: one on the mean over models, else one for each model."""
-    clauses = []
-    mean = formatting.mean_sentence(comparison)
-    if mean is not None:
-        return [mean]
+    return [sentence for sentence, _ in _answers(comparison)]
+
+
+def said(comparison: Comparison) -> set[str]:
+    """Return the limits of these sentences, which the rest of a page does not repeat."""
+    return set().union(*(limits for _, limits in _answers(comparison)))
+
+
+def _answers(comparison: Comparison) -> list[tuple[str, set[str]]]:
+    """Return each sentence with the limits that it states."""
+    found: list[tuple[str, set[str]]] = []
+    mean, sentence = comparison.mean_ratio, formatting.mean_sentence(comparison)
+    if mean is not None and sentence is not None:
+        condition = next(filter(None, map(formatting.condition_of, comparison.pairs)), None)
+        return [(sentence, set(filter(None, (condition, mean.assumption, mean.scope))))]
     for model in comparison.models:
         pairs = [pair for pair in comparison.pairs if pair.model == model]
         title = formatting.model_title(pairs[0].candidate.result.model) if pairs else ""
         opening = f"{title}: " if len(comparison.models) > 1 else ""
+        before = set().union(*(limits for _, limits in found))
         if len(pairs) == 1:
-            clauses.append(opening + formatting.headline(pairs[0]))
+            found.append((opening + formatting.headline(pairs[0], before), formatting.limits_of(pairs[0])))
         elif pairs:
-            clauses.append(opening + _of_several(pairs))
-    return clauses
+            sentence, best = _of_several(pairs, before)
+            found.append((opening + sentence, formatting.limits_of(best) if best else set()))
+    return found
 
 
-def _of_several(pairs: Sequence[Pair]) -> str:
-    """Return a sentence on the best of several candidates by the measured ratios; no test confirms their order."""
+def _of_several(pairs: Sequence[Pair], before: set[str]) -> tuple[str, Pair | None]:
+    """Return a sentence on the best of several candidates by the measured ratios, and that pair.
+
+    No test confirms their order. before: limits that the page already states.
+    """
     known = [(ratio.estimate.value, pair) for pair in pairs if (ratio := _ratio_of(pair)) and ratio.estimate.value]
     if not known:
-        return f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}"
+        return f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}", None
     value, best = max(known, key=lambda item: item[0])
     baselines = {pair.baseline.label for _, pair in known}
     without = len(pairs) - len(known)
     rest = f"; {quantities.counted(without, 'more side')} cannot be compared" if without else ""
-    if len(known) == 1:
-        return formatting.headline(best) + rest
+    sides, opening = len(known) + len(baselines), ""
     if len(baselines) > 1:  # ratios to unlike sides do not rank their candidates
-        return f"Largest of {len(known)} ratios, each to its own baseline: {formatting.headline(best)}{rest}"
-    sides = len(known) + len(baselines)
-    if value <= 1:
-        named = f"the baseline, {best.baseline.label}"
-        return f"Best of {sides} sides by the measured ratios is {named}; next: {formatting.headline(best)}{rest}"
-    return f"Best of {sides} sides by the measured ratios: {formatting.headline(best)}{rest}"
+        opening = f"Largest of {len(known)} ratios, each to its own baseline: "
+    elif len(known) > 1 and value <= 1:
+        opening = f"Best of {sides} sides by the measured ratios is the baseline, {best.baseline.label}; next: "
+    elif len(known) > 1:
+        opening = f"Best of {sides} sides by the measured ratios: "
+    return f"{opening}{formatting.headline(best, before)}{rest}", best

@@ -6,6 +6,8 @@ None is "–": unmeasured. Everything here formats figures of analysis; nothing 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from dataclasses import replace
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, must_match
@@ -136,8 +138,26 @@ def verdict_text(pair: Pair) -> str:
     return VERDICT_TITLES[pair.ratio.verdict] if pair.ratio is not None else "no rate to compare"
 
 
-def headline(pair: Pair) -> str:
-    """Return the finding of a pair, and a reason for each side whose rate differs from the clock of its log."""
+def limits_of(pair: Pair) -> set[str]:
+    """Return the phrases by which a headline limits its claim: condition, assumption and scope."""
+    of_ratio = (pair.ratio.assumption, pair.ratio.scope) if pair.ratio is not None else ()
+    return set(filter(None, (condition_of(pair), *of_ratio)))
+
+
+def _without(pair: Pair, said: Collection[str]) -> Pair:
+    """Return a pair without the limits that a page already states."""
+    if said and pair.ratio is not None:
+        assumption, scope = (None if limit in said else limit for limit in (pair.ratio.assumption, pair.ratio.scope))
+        pair = replace(pair, ratio=replace(pair.ratio, assumption=assumption, scope=scope))
+    return replace(pair, fairness=replace(pair.fairness, conditions=())) if condition_of(pair) in said else pair
+
+
+def headline(pair: Pair, said: Collection[str] = ()) -> str:
+    """Return the finding of a pair, and a reason for each side whose rate differs from the clock of its log.
+
+    said: limits that the page already states; they are not repeated.
+    """
+    pair = _without(pair, said)
     if pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN:  # the time is read from the log's own clock
         return _headline(pair)
     off = [

@@ -39,7 +39,7 @@ _KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     looks = looks_of(comparison.sides)
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    sections_of_models = [_model(part, report, looks) for part in comparison.by_model()]
+    sections_of_models = [_model(part, report, looks, forest.said(comparison)) for part in comparison.by_model()]
     return _environment().get_template("report.html").render(
         comparison=comparison,
         report=report,
@@ -114,7 +114,7 @@ def _note(value: str) -> Markup:
     return escape(_harmless(value, LONGEST_NOTE))
 
 
-def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle]) -> dict[str, Any]:
+def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle], said: set[str]) -> dict[str, Any]:
     """Return the template's data for one model."""
     sides, pairs = of_model.sides, of_model.pairs
     comparable = all_comparable(pairs)
@@ -126,7 +126,7 @@ def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle]) -> 
         "pairs": [
             {
                 "pair": pair,
-                "headline": formatting.headline(pair),
+                "headline": formatting.headline(pair, said),
                 "advice": formatting.advice(pair),
                 "money": money.sentences(pair),
                 "alone": sections.own_device_sentence(pair),

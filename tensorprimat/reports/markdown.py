@@ -58,8 +58,9 @@ def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Seq
         parts += _level(comparison.pairs[0])
     parts += [f"![{_PICTURES[name]}]({name})" for name in pictures]
     several = len(comparison.pairs) > 1
+    said = forest.said(comparison)
     for part in comparison.by_model():
-        parts += _summary(part, several_pairs=several)
+        parts += _summary(part, said, several_pairs=several)
     parts += ["### All verdicts", table(sections.verdicts(comparison.pairs))] if several else []
     parts += [safe(efficiency.convention_sentence(comparison))] if report.of_metrics else []
     for section in report.sections:
@@ -75,11 +76,11 @@ def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Seq
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(of_model: Comparison, *, several_pairs: bool) -> list[str]:
+def _summary(of_model: Comparison, said: set[str], *, several_pairs: bool) -> list[str]:
     parts = [f"### {safe(sections.model_heading(of_model.sides))}"]
     for pair in of_model.pairs:
         if several_pairs:
-            parts += [f"**{safe(formatting.headline(pair))}.**", *_level(pair)]
+            parts += [f"**{safe(formatting.headline(pair, said))}.**", *_level(pair)]
         if alone := sections.own_device_sentence(pair):
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
@@ -125,9 +126,4 @@ def _fairness(pair: Pair, *, several_pairs: bool) -> list[str]:
     content = sections.fairness(pair)
     names = f", {pair.baseline.label} and {pair.candidate.label}" if several_pairs else ""
     title = formatting.model_title(pair.candidate.result.model)
-    parts = [f"**{safe(title + names)}: {safe(pair.fairness.sentence)}**"]
-    if content.rows:
-        parts.append(table(content))
-    if pair.fairness.unknown:
-        parts.append(f"Stated by one side only: {safe(', '.join(pair.fairness.unknown))}.")
-    return parts
+    return [f"**{safe(title + names)}**", table(content) if content.rows else "No setting differs."]

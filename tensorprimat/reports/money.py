@@ -15,7 +15,8 @@ CLOSE = 0.005  # relative; a smaller difference of costs does not show in the pr
 def sentences(pair: Pair) -> list[str]:
     """Return the break-even price of a pair as a ratio, then its costs if the prices of both sides are known.
 
-    The list is empty for two sides on one device at one price: costs only repeat the ratio of speeds.
+    The list is empty for two sides on one device at one price: costs only repeat the ratio of speeds. What the ratio
+    rests on is in the headline.
     """
     sides = (pair.baseline, pair.candidate)
     devices = {side.result.gpu_info.device_name for side in sides}
@@ -30,8 +31,7 @@ def sentences(pair: Pair) -> list[str]:
     ends = formatting.interval(even, form)
     sure = f"{formatting.confidence(even)} {ends}" if ends else "as measured"
     sentence = f"{candidate} is cheaper as long as its GPU-hour costs less than {form(even.value)} that of {baseline}"
-    limits = formatting.in_brackets(sure, *_limits(pair))
-    return [f"{sentence}{limits}.", *_at_prices(pair, even.value, even.low, even.high)]
+    return [f"{sentence} ({sure}).", *_at_prices(pair, even.value, even.low, even.high)]
 
 
 def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) -> list[str]:
@@ -39,10 +39,8 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     candidate, baseline = pair.candidate, pair.baseline
     prices = [side.metrics["price_usd_per_gpu_hour"] for side in (candidate, baseline)]
     above, below = (price.value for price in prices)
-    if above is None or below is None:
+    if above is None or below is None or unlike_prices([baseline.metrics, candidate.metrics]):
         return []
-    if unlike_prices([baseline.metrics, candidate.metrics]):
-        return ["Give --price for both to compare costs; the known prices come from different sources."]
     stated = f"{_price(candidate)} and {_price(baseline)}"
     cost = above / below / value
     settled = pair.ratio is not None and pair.ratio.verdict not in ("unsettled", "too_few_runs")
@@ -50,16 +48,10 @@ def _at_prices(pair: Pair, value: float, low: float | None, high: float | None) 
     if undecided or not settled or abs(cost - 1) < CLOSE:
         share = quantities.times(cost)
         return [f"At {stated} the work costs {share} as much on {candidate.label}, not confirmed."]
-    scope = formatting.in_brackets(*_limits(pair))
     if cost >= SEVERAL_TIMES:
-        return [f"At {stated} the same work costs {quantities.times(cost)} as much on {candidate.label}{scope}."]
+        return [f"At {stated} the same work costs {quantities.times(cost)} as much on {candidate.label}."]
     cheaper, part = ("cheaper", 1 - cost) if cost < 1 else ("more expensive", cost - 1)
-    return [f"At {stated} the same work is {quantities.percent(part)} {cheaper} on {candidate.label}{scope}."]
-
-
-def _limits(pair: Pair) -> tuple[str | None, ...]:
-    """Return the assumption and the scope of the ratio that a sentence rests on."""
-    return () if pair.ratio is None else (pair.ratio.assumption, pair.ratio.scope)
+    return [f"At {stated} the same work is {quantities.percent(part)} {cheaper} on {candidate.label}."]
 
 
 def _price(side: Side) -> str:
