@@ -18,7 +18,7 @@ from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.reports import efficiency, forest, formatting, harmless, money, notices, published, sections
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.tables import Column, Table, TableCell
-from tensorprimat.system.safe_text import middle_cut, one_line
+from tensorprimat.system.safe_text import LONGEST_NOTE, middle_cut, one_line
 
 STYLES = {
     "faster": "bold green",
@@ -51,7 +51,7 @@ def safe(content: str, style: str = "") -> Text:
 def paragraph(content: str, style: str = "", *, width: int, indent: int = 0, bullet: str = "") -> Text:
     """Return untrusted words in lines of so many columns; a path that is longer stays whole, to be copied."""
     lines = textwrap.wrap(
-        bullet + one_line(content).replace(" %", f"{NO_BREAK}%"),
+        bullet + one_line(content, longest=LONGEST_NOTE).replace(" %", f"{NO_BREAK}%"),
         max(20, width - indent),
         subsequent_indent=" " * len(bullet),
         break_long_words=False,

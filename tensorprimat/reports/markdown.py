@@ -94,7 +94,7 @@ def _summary(of_model: Comparison, said: set[str], *, several_pairs: bool) -> li
 
 
 def _level(pair: Pair) -> list[str]:
-    return [f"*Level: {safe(pair.fairness.title)}.* {safe(pair.fairness.sentence)}"]
+    return [f"*Level: {safe(pair.fairness.title)}.* {safe(pair.fairness.sentence, longest=LONGEST_NOTE)}"]
 
 
 def _per_model(comparison: Comparison, section: Section) -> list[str]:
