@@ -9,6 +9,8 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.models.presets import find_preset
+from tensorprimat.reports import formatting
+from tensorprimat.reports.formatting import headline
 
 
 def side(tmp_path, platform, length, *, slow_from=40, slower=1.05, speed=1.0, seed=0):
@@ -30,17 +32,47 @@ def side(tmp_path, platform, length, *, slow_from=40, slower=1.05, speed=1.0, se
     return Loaded(path=tmp_path / f"{platform}.json", result=summarise(made))
 
 
+COMMON = "steps 2 to 35 of both sides"
+
+
 @pytest.mark.parametrize(
-    ("changes", "verdict", "warned"),
+    ("changes", "verdict", "steps"),
     [
-        ({}, "unsettled", True),
-        ({"slower": 1.0}, "no_difference_shown", False),
-        ({"speed": 1.5}, "faster", True),
-        ({"length": 35}, "no_difference_shown", False),
+        ({}, "no_difference_shown", COMMON),
+        ({"speed": 1.05}, "faster", COMMON),
+        ({"speed": 0.95}, "slower", COMMON),
+        ({"slower": 1.0}, "no_difference_shown", None),
+        ({"length": 35}, "no_difference_shown", None),
     ],
 )
-def test_a_side_that_is_slower_in_steps_that_the_other_did_not_run_gives_no_verdict(tmp_path, changes, verdict, warned):
+def test_a_side_that_is_slower_after_the_others_last_step_is_compared_over_the_steps_of_both(
+    tmp_path, changes, verdict, steps
+):
     long = side(tmp_path, "amd", **{"length": 200, "seed": 1, **changes})
     found = compare([side(tmp_path, "nvd", 35), long])
-    assert found.pairs[0].ratio.verdict == verdict
-    assert any("are measured, and 2 to 35 on the other side" in one for one in found.warnings) == warned
+    ratio = found.pairs[0].ratio
+    assert (ratio.verdict, ratio.steps) == (verdict, steps)
+    told = [one for one in found.warnings if getattr(one, "code", "") == "common_steps"]
+    assert len(told) == (steps is not None)
+    assert all("MI300X runs at another speed (5." in one or "MI300X runs at another speed (4." in one for one in told)
+    assert (f"; {steps};" in headline(found.pairs[0])) == (steps is not None)
+
+
+def test_sides_without_a_phase_in_common_get_no_verdict_and_the_reason(tmp_path):
+    """The shorter side slows down too, so late that it has no level to be compared."""
+    found = compare([side(tmp_path, "nvd", 35, slow_from=30), side(tmp_path, "amd", 200, slow_from=30, seed=1)])
+    (pair,) = found.pairs
+    assert (pair.ratio.verdict, pair.ratio.steps) == ("unsettled", None)
+    assert [one.code for one in found.warnings] == ["other_phase"]
+    assert headline(pair).startswith("No verdict on MI300X and H100: they were measured in different phases; ratio: ")
+    assert formatting.advice(pair) is None
+
+
+def test_equal_devices_of_unlike_length_are_called_different_as_rarely_as_the_confidence_says(tmp_path):
+    verdicts = [
+        compare([side(tmp_path, "nvd", 35, seed=2 * seed), side(tmp_path, "amd", 200, seed=2 * seed + 1)])
+        .pairs[0]
+        .ratio
+        for seed in range(20)
+    ]
+    assert sum(one.verdict != "no_difference_shown" for one in verdicts) <= 3

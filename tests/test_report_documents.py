@@ -71,7 +71,7 @@ def test_the_keys_of_comparison_json_are_stable(two):
     ]  # fmt: skip
     assert set(document["ratio"]) == {
         "metric", "value", "low", "high", "confidence", "rests_on", "no_interval_because", "runs_for_one_percent",
-        "verdict", "task", "assumption", "sensitivity", "scope", "joint", "within_run",
+        "verdict", "task", "assumption", "sensitivity", "scope", "steps", "joint", "within_run",
     }  # fmt: skip
     assert document["verdict"] == document["ratio"]["verdict"] == "faster"
     assert document["fairness"]["verdict"] == "identical"

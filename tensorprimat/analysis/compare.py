@@ -31,7 +31,7 @@ from tensorprimat.analysis.ratios import (
     compare_groups,
     mean_log,
     mean_ratio,
-    phase_warning,
+    phase_notice,
     ratios,
     same_run_warning,
 )
@@ -109,7 +109,7 @@ def compare(
             *_unpaired(groups, group_pairs),
             *([] if is_base is None else _without_baseline(groups, group_pairs, is_base, str(baseline))),
             *filter(None, map(same_run_warning, in_order)),
-            *filter(None, map(phase_warning, in_order)),
+            *filter(None, map(phase_notice, in_order)),
             *_missed_targets(in_order),
             *_unlike_caps(sides.values()),
             *unused_prices(list(sides.values()), choices.prices),
@@ -185,7 +185,7 @@ def _unpaired(groups: Mapping[str, Sequence[Group]], group_pairs: Mapping[str, S
     """Return a warning for every side that is in no pair although others of its model are."""
     alone = []
     for model, of_model in groups.items():
-        paired = {id(group) for pair in group_pairs[model] for group in pair.groups}
+        paired = {id(group) for pair in group_pairs[model] for group in (pair.baseline, pair.candidate)}
         alone += [
             f"{group.label}: not compared, because each side is compared with the one whose work is most similar, and "
             "that is another; to compare this side, name the sides: tprimat compare NAME=PATH NAME=PATH"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.rates import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
-from tensorprimat.analysis.sides import Group
+from tensorprimat.analysis.sides import Group, runs_of
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.quantities import count, counted, listed, precise, spelled_metric
 from tensorprimat.core.result import Result, Run
 from tensorprimat.core.rounding import error_of_mean, printed_unit
 from tensorprimat.core.steady import Selection, median
 from tensorprimat.core.steps import FloatArray, Steps, finite
-from tensorprimat.core.summary import pace_of, select_measured
+from tensorprimat.core.summary import pace_of, select_measured, summarise
 from tensorprimat.core.terms import Term, TermInput, unit_of, usable_rate, work_of
 
 PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how many runs", never inside an interval
@@ -306,6 +307,34 @@ def other_phase(group: Group, other: Group) -> tuple[float, tuple[int, int], tup
     apart = abs(math.log(median(there) / median(measured)))
     noise = 1.25 * math.hypot(*(np.std(one) / np.mean(one) / math.sqrt(len(one)) for one in (there, measured)))
     return (apart, own, span) if apart > max(ONE_PERCENT, PHASE_ERRORS * noise) else None
+
+
+def common_steps(baseline: Group, candidate: Group) -> tuple[Group, Group, tuple[int, int]] | None:
+    """Return both sides with only the steps that both have, after the warm-up of each, and the first and last of them.
+
+    The longer side is cut where the shorter one ends, and its warm-up detected again. None where a side has too few
+    steps there, or does not settle.
+    """
+    sides = (baseline, candidate)
+    spans = [_measured_span(group.result) for group in sides]
+    last = min((span[1] for span in spans if span), default=0)
+    cut = [_cut(group, last) for group in sides]
+    first = max((span[0] for group in cut if (span := _measured_span(group.result))), default=0)
+    cut = [_cut(group, last, warmup_steps=first - 1) for group in cut]
+    for group, whole in zip(cut, sides, strict=True):
+        rows = sum(len(one.rows) for one in _selected(group.result))
+        if len(group.runs) != len(whole.runs) or rows < FEWEST_IN_PHASE or not settled(group):
+            return None
+    return cut[0], cut[1], (first, last)
+
+
+def _cut(group: Group, last: int, *, warmup_steps: int | None = None) -> Group:
+    """Return a side without the steps after the last one. warmup_steps: steps to leave out at the start."""
+    result = group.result
+    if warmup_steps is not None:
+        result = result.changed(training_config=result.training_config.changed(warmup_steps=warmup_steps))
+    result = summarise(result.changed(steps=result.steps.take(result.steps.column("index") <= last)))
+    return replace(group, result=result, runs=tuple(runs_of(result)))
 
 
 def _measured_span(result: Result) -> tuple[int, int] | None:

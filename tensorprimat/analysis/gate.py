@@ -22,6 +22,7 @@ from tensorprimat.analysis.ratios import (
     StatedScatter,
     compare_groups,
     look_of,
+    phase_notice,
     remaining_drift,
     runs_to_show,
     same_run_warning,
@@ -115,7 +116,7 @@ def gate(
             remedy = f"; --accept {pair.fairness.verdict} judges it anyway" if pair.comparable else ""
             grounds = " ".join((*pair.fairness.errors, pair.fairness.sentence))
             raise InputError(f"{model}: {grounds} A gate needs the same work on both sides{remedy}")
-        notes += filter(None, (f"{model}: {pair.fairness.sentence}", same_run_warning(pair)))
+        notes += filter(None, (f"{model}: {pair.fairness.sentence}", same_run_warning(pair), phase_notice(pair)))
         first = len(checks)
         if assumed.run_cv and min(len(group.runs) for group in pair.groups) == 1:
             notes.append(f"{model}: assumed: single runs vary by {stated_share(assumed.run_cv)}.")
@@ -205,7 +206,9 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         log, limit, level=level, to_fail=stats.level_of_look(to_fail, look), further=remaining_drift(pair)
     )
     sentence = {
-        "unsettled": "step time keeps drifting; longer runs (benchmark.py --steps N) would decide",
+        "unsettled": "the sides were measured in different phases; the same steps of both would decide"
+        if pair.phases and not pair.common
+        else "step time keeps drifting; longer runs (benchmark.py --steps N) would decide",
         "fail": f"a slowdown of more than {stated_share(limit)} is shown",
         "pass": "the whole interval is within the limit",
     }.get(decision) or f"the interval contains the limit; {_more_runs(pair, abs(log.log - least), assumed)}"
@@ -250,13 +253,14 @@ def _more_runs(pair: GroupPair, distance: float, assumed: StatedScatter) -> str:
 
 def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -> Check:
     """Check peaks of one kind. They hardly vary from run to run, so a single run decides without an interval."""
-    kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in pair.groups)), None)
+    sides = (pair.baseline, pair.candidate)  # with all their steps
+    kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in sides)), None)
     if kind is None:
         sentence = "the sides have no device memory figure of the same kind"
         return Check(model=model, what="memory", status="undecided", limit=limit, sentence=sentence)
     what = f"peak {kind.replace('_', ' ')}"
-    below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in pair.groups)
-    lacking = sum(len(group.runs) for group in pair.groups) - len(below) - len(above)
+    below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in sides)
+    lacking = sum(len(group.runs) for group in sides) - len(below) - len(above)
     if min(len(below), len(above)) > 1:
         log = stats.welch_log_ratio(stats.of_runs(above), stats.of_runs(below))
         half = log.half_width(assumed.confidence)

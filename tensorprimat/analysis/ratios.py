@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import (
     ONE_PERCENT,
+    common_steps,
     counted_runs,
     log_estimate,
     other_phase,
@@ -27,7 +28,8 @@ from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core import identity
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.moments import seconds_since_1970
-from tensorprimat.core.quantities import as_stated, decimals_of_ratio, listed, percent, significant, stated_share, times
+from tensorprimat.core.notices import Notice
+from tensorprimat.core.quantities import as_stated, decimals_of_ratio, listed, significant, stated_share, times
 
 PRIMARY = "tokens_per_second_per_gpu"
 
@@ -67,6 +69,19 @@ class StatedScatter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A side that runs at another speed in the steps that the other side measured."""
+
+    label: str
+    apart: float
+    """Difference of the logarithm of the speeds."""
+    own: tuple[int, int]
+    """First and last measured step of the side."""
+    other: tuple[int, int]
+    """The same of the other side."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GroupPair:
     """Two groups that are compared: candidate and baseline, their fairness, and the logarithm of their ratio."""
 
@@ -77,10 +92,15 @@ class GroupPair:
     """None where they have no rate in common."""
     log: LogEstimate | None
     """Logarithm of the ratio; None if its scatter is unknown, or if no ratio may be shown."""
+    phases: tuple[Phase, ...] = ()
+    """Sides that run at another speed in the steps that the other one measured."""
+    common: tuple[Group, Group, tuple[int, int]] | None = None
+    """Both with only the steps that both have, and the first and last of them, where the ratio is of these."""
 
     @property
     def groups(self) -> tuple[Group, Group]:
-        return self.baseline, self.candidate
+        """Return baseline and candidate with the steps that are compared."""
+        return self.common[:2] if self.common else (self.baseline, self.candidate)
 
     @property
     def comparable(self) -> bool:
@@ -104,7 +124,24 @@ def compare_groups(baseline: Group, candidate: Group, assumed: StatedScatter) ->
         )
         odd = replace(fairness, verdict="not_comparable", metric=None, sentence=sentence, remedy=remedy)
         return replace(pair, fairness=odd, metric=None)
-    return replace(pair, log=log_ratio(baseline, candidate, metric, assumed))
+    pair = replace(pair, log=log_ratio(baseline, candidate, metric, assumed), phases=_phases(pair))
+    common = common_steps(baseline, candidate) if pair.phases else None
+    if common is None:
+        return pair
+    of_common = replace(pair, log=log_ratio(*common[:2], metric, assumed), common=common)
+    return pair if _phases(of_common) else of_common
+
+
+def _phases(pair: GroupPair) -> tuple[Phase, ...]:
+    if pair.metric == TIME_TO_TRAIN:
+        return ()
+    one, other = pair.groups
+    found = ((group, other_phase(group, against)) for group, against in ((one, other), (other, one)))
+    return tuple(
+        Phase(label=group.label, apart=phase[0], own=phase[1], other=phase[2])
+        for group, phase in found
+        if phase is not None
+    )
 
 
 def same_run_warning(pair: GroupPair) -> str | None:
@@ -197,7 +234,7 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
     if pair.metric is None:
         return None
     paired = in_pairs(*pair.groups, pair.metric) is not None
-    candidate, baseline = (_runs(group, pair.metric) for group in (pair.candidate, pair.baseline))
+    baseline, candidate = (_runs(group, pair.metric) for group in pair.groups)
     rests_on = f"{candidate} against {baseline}" + (", in pairs" if paired else "")
     few = "each side needs at least 2 runs, or an assumed variation (--assume-run-cv)"
     found = Ratio(
@@ -212,6 +249,8 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
         verdict="too_few_runs",
         task=_factors(pair),
         scope=scope(pair, assumed),
+        steps=f"steps {pair.common[2][0]} to {pair.common[2][1]} of both sides" if pair.common else None,
+        unsettled_by="phases" if pair.phases and not pair.common else "drift",
     )
     if pair.log is None:
         return found
@@ -301,7 +340,7 @@ def _sensitivity(pair: GroupPair, assumed: StatedScatter, level: float) -> str |
     verdict = _verdict(pair, level)
     factor = 0.5 if verdict == "no_difference_shown" else 2.0
     other = replace(assumed, run_cv=factor * assumed.run_cv)
-    log = log_ratio(pair.baseline, pair.candidate, pair.metric, other)
+    log = log_ratio(*pair.groups, pair.metric, other)
     if log is None:
         return None
     changed = _verdict(replace(pair, log=log), level)
@@ -404,24 +443,18 @@ def remaining_drift(pair: GroupPair) -> float:
     if pair.log is None or pair.metric == TIME_TO_TRAIN:
         return 0.0
     drift = 0.0 if all(map(settled, pair.groups)) else further_drift(pair.log)
-    return max(drift, *(PHASES_APART * apart for apart, *_ in _other_phases(pair)), 0.0)
+    return drift if pair.common else max(drift, *(PHASES_APART * phase.apart for phase in pair.phases), 0.0)
 
 
-def _other_phases(pair: GroupPair) -> list[tuple[float, tuple[int, int], tuple[int, int], Group]]:
-    both = ((pair.baseline, pair.candidate), (pair.candidate, pair.baseline))
-    return [(*found, one) for one, other in both if (found := other_phase(one, other)) is not None]
-
-
-def phase_warning(pair: GroupPair) -> str | None:
-    """Return a warning if a side runs at another speed in the steps that the other side measured."""
-    if pair.log is None or pair.metric == TIME_TO_TRAIN:
-        return None
-    for apart, (first, last), (begins, ends), group in _other_phases(pair):
-        return (
-            f"{group.label}: steps {first} to {last} are measured, and {begins} to {ends} on the other side; in those "
-            f"{group.label} runs at another speed ({percent(math.expm1(apart))}), so the ratio depends "
-            "on which steps are measured; measure the same steps on both sides (benchmark.py --steps N)"
-        )
+def phase_notice(pair: GroupPair) -> Notice | None:
+    """Return a notice if a side runs at another speed in the steps that the other side measured."""
+    for phase in pair.phases:
+        label, apart = phase.label, math.expm1(phase.apart)
+        if pair.common:
+            first, last = pair.common[2]
+            return Notice("common_steps", "", label=label, apart=apart, first=first, last=last)
+        (first, last), (begins, ends) = phase.own, phase.other
+        return Notice("other_phase", "", label=label, apart=apart, first=first, last=last, begins=begins, ends=ends)
     return None
 
 

@@ -150,6 +150,10 @@ class Ratio:
     scope: str | None = None
     """Remark that other machines may differ, or by how much machines are assumed to vary; None unless a side was
     measured on one machine only."""
+    steps: str | None = None
+    """The steps of both sides that it is of: "steps 2 to 35 of both sides"; None for all that were measured."""
+    unsettled_by: Literal["drift", "phases"] = "drift"
+    """Reason of the verdict "unsettled": step time drifts, or the sides were measured in different phases."""
 
 
 @dataclass(frozen=True, kw_only=True)

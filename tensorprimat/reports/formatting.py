@@ -40,6 +40,7 @@ METRIC_TITLES = {
     "steps_per_second": "steps/s",
     "time_to_train": "speed to the quality target",
 }
+UNSETTLED_BY = {"drift": "step time keeps drifting", "phases": "they were measured in different phases"}
 VERDICT_TITLES = {
     "faster": "faster",
     "slower": "slower",
@@ -190,12 +191,15 @@ def _headline(pair: Pair) -> str:
         form = ratio_form(pair.ratio)
         metric = METRIC_TITLES.get(pair.ratio.metric, pair.ratio.metric)
         sentence = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
-        return (f"{sentence}, but {few}" if (few := _few_runs(pair)) else sentence) + in_brackets(pair.ratio.scope)
+        return (f"{sentence}, but {few}" if (few := _few_runs(pair)) else sentence) + in_brackets(
+            pair.ratio.steps, pair.ratio.scope
+        )
     amount = ratio_in_words(pair.ratio)
     if pair.ratio.verdict in ("faster", "slower"):
         return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
     if pair.ratio.verdict == "unsettled":
-        return f"No verdict on {candidate} and {baseline}: step time keeps drifting; ratio{condition}: {amount}"
+        why = UNSETTLED_BY[pair.ratio.unsettled_by]
+        return f"No verdict on {candidate} and {baseline}: {why}; ratio{condition}: {amount}"
     return f"~ No difference detected between {candidate} and {baseline}{condition}: {amount}"
 
 
@@ -305,12 +309,14 @@ def ratio_in_words(ratio: Ratio) -> str:
     clause = f"{form(ratio.estimate.value)} the {METRIC_TITLES.get(ratio.metric, ratio.metric)}"
     ends = interval(ratio.estimate, form)
     details = [f"{confidence(ratio.estimate)} {ends}" if ends else ratio.estimate.no_interval_because or "no interval"]
-    return clause + in_brackets(*details, ratio.assumption, ratio.sensitivity, ratio.scope)
+    return clause + in_brackets(*details, ratio.steps, ratio.assumption, ratio.sensitivity, ratio.scope)
 
 
 def advice(pair: Pair) -> str | None:
     """Return the advice for a pair without a verdict; None if no advice applies."""
     if pair.ratio is not None and pair.ratio.verdict == "unsettled":
+        if pair.ratio.unsettled_by == "phases":  # a warning advises
+            return None
         return (
             "To decide, measure longer runs (benchmark.py --steps N --warmup-steps N), until step time stops drifting"
         )

@@ -122,6 +122,7 @@ def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
         "assumption": ratio.assumption,
         "sensitivity": ratio.sensitivity,
         "scope": ratio.scope,
+        "steps": ratio.steps,
     }
 
 
