@@ -55,6 +55,9 @@ def pages(tmp_path_factory):
         "incomparable": page_of(plausible.result("h100"), plausible.result("mi300x", sequence_length=2048)),
         "enhanced": html.render(compare_of(plausible.result("h100"), plausible.result("mi300x")), ENHANCED),
         "means": page_of(plausible.means_only(), plausible.means_only("mi300x")),
+        "kinds": page_of(
+            plausible.result("h100", runs=2), plausible.result("h100", runs=2, seconds=9, precision="fp8")
+        ),
         "hostile": page_of(plausible.result("h100", device_name=hostile), plausible.result("mi300x")),
         "long": page_of(plausible.result("h100", steps=30_000), plausible.result("mi300x", steps=30_000, seed=1)),
     }
@@ -201,9 +204,9 @@ def test_a_figure_states_its_origin(visit):
     source = page.locator(".source:popover-open")
     assert "measured steps of" in source.inner_text()
     assert "benchmark_0.json" in source.inner_text()
-    assert "Unrounded: 12.8" in source.inner_text()
-    assert "= geometric mean of the runs' step time" in source.inner_text()
-    assert "= 5 runs: 12.8" in source.inner_text()
+    assert "Unrounded: 102" in source.inner_text()
+    assert "= geometric mean of the runs' tokens/s/GPU" in source.inner_text()
+    assert "= 5 runs: 10,2" in source.inner_text()
     picture(page, "source_of_a_figure")
     page.keyboard.press("Escape")
     assert page.locator(".source:popover-open").count() == 0
@@ -391,3 +394,27 @@ def test_the_first_screen_of_a_phone_shows_the_ratio_with_its_scale(visit, name)
 
 def test_details_of_three_models_fold_away(visit):
     assert visit("models", 1000).evaluate("document.documentElement.scrollHeight") < 4000
+
+
+def test_a_phone_shows_the_main_figure_and_keeps_the_names_of_sides_when_a_table_scrolls(visit):
+    page = visit("two", WIDTHS[0])
+    main = page.locator("#results-0 tbody td").first
+    assert main.inner_text().startswith("10,2"), "tokens/s/GPU"
+    assert main.bounding_box()["x"] + main.bounding_box()["width"] <= WIDTHS[0]
+    page.locator("#results-0").evaluate("table => { table.parentElement.scrollLeft = 250 }")
+    assert main.bounding_box()["x"] < 0
+    assert page.locator("#results-0 tbody th").first.bounding_box()["x"] >= 0
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_row_of_charts_fills_the_page(visit, width):
+    page = visit("kinds", width)
+    boxes = [panel.bounding_box() for panel in page.locator(".panel").all()]
+    whole = page.locator(".panels").bounding_box()
+    ends = {}
+    for box in boxes:
+        ends[box["y"]] = max(ends.get(box["y"], 0), box["x"] + box["width"])
+    assert page.locator("summary", has_text="Charts").inner_text() == f"Charts ({len(boxes)})"
+    assert list(ends.values()) == pytest.approx([whole["x"] + whole["width"]] * len(ends))
+    memory = page.locator(".panel", has_text="memory of one device").bounding_box()
+    assert memory["width"] == pytest.approx(whole["width"]), "its kinds are side by side"

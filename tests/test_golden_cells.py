@@ -158,12 +158,17 @@ def test_a_needed_number_of_runs_beyond_1000_is_shown_as_over_1000():
     assert table.rows[0][3].text == "–"
 
 
-def test_the_metrics_of_several_runs_state_that_they_are_sums_over_the_runs(comparison):
-    short, enhanced = (section(comparison) for section in (facts.performance_table, efficiency.efficiency))
-    assert short.note == enhanced.note
-    assert "are added up" in short.note
-    single = compare([Loaded(path=Path("run.json"), result=plausible.result("h100"))])
-    assert efficiency.efficiency(single).note is None
+def test_a_side_of_several_runs_has_one_rate_in_every_table():
+    wide = [
+        plausible.result(machine, runs=3, run_noise=0.1, seed=seed) for seed, machine in enumerate(("h100", "mi300x"))
+    ]
+    comparison = compare_of(*wide)
+    rates = [side.tokens_per_second_per_gpu.value for side in comparison.sides]
+    for table in (facts.performance_table(comparison), efficiency.efficiency(comparison)):
+        assert rows(table)["tokens/s/GPU"] == rates
+    assert columns(sections.results(comparison.sides))["tokens/s/GPU"] == rates
+    for side, result in zip(comparison.sides, wide, strict=True):
+        assert side.tokens_per_second_per_gpu.value != result.performance_metrics.tokens_per_second_per_gpu
 
 
 @pytest.mark.parametrize("one", ["Step time, minimum", "Warm-up steps left out"])

@@ -60,11 +60,12 @@ def test_cost_and_time_are_drawn_only_for_the_same_work(length, drawn):
     assert "MFU" in svg
 
 
-def test_a_panel_names_its_price_and_power():
+def test_a_panel_names_its_price_and_power_and_explains_a_mark_at_its_figures_once():
     comparison = compare(loaded(plausible.result()), choices=MetricChoices(prices={"H100": 2.0}))
     svg = plots.metrics(comparison, ("svg",))["svg"].decode()
     assert "at $2.00/h" in svg
-    assert "700 W (nameplate)" in svg
+    assert "700 W\N{NO-BREAK SPACE}*" in svg
+    assert svg.count("tokens per watt-hour; * nameplate") == 1
 
 
 def test_without_any_known_metric_there_is_no_picture():

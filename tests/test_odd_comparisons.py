@@ -21,7 +21,7 @@ from tensorprimat.core.result import Model, Reported, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import console, forest, formatting, html, json, markdown, money, notices, sections
+from tensorprimat.reports import bars, console, forest, formatting, html, json, markdown, money, notices, sections
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import comparison as plots
 
@@ -50,7 +50,7 @@ def test_rates_a_factor_of_a_billion_apart_get_no_ratio(runs):
     assert "differ by a factor of 1e+09" in pair.fairness.sentence
     assert "seconds" in pair.fairness.remedy
     assert "1e+09x" not in shown(comparison)
-    assert formatting.headline(pair).startswith("No ratio of ")
+    assert formatting.headline(pair).finding.startswith("No ratio of ")
 
 
 def test_one_device_on_both_sides_has_no_cost_sentence():
@@ -103,10 +103,10 @@ def test_a_time_to_train_has_no_remark_about_the_clock_that_it_is_read_from():
         sides.append(one.model_copy(update={"performance_metrics": metrics, "runs": runs, "audit": audit}))
     (pair,) = comparison_of(*sides).pairs
     assert pair.ratio.metric == "time_to_train"
-    assert "the rate by" not in formatting.headline(pair)
+    assert "the rate by" not in str(formatting.headline(pair))
     rates = comparison_of(*(plausible.result(m).model_copy(update={"audit": audit}) for m in ("h100", "mi300x")))
     off = "the rate of MI300X is 7.0 % above the rate by the log's clock 'run_start to run_stop'"
-    assert off in formatting.headline(rates.pairs[0])
+    assert off in str(formatting.headline(rates.pairs[0]))
 
 
 def test_a_warning_names_its_subject_in_words():
@@ -147,6 +147,28 @@ def test_the_remedy_names_every_flag_that_is_missing():
 
     (pair,) = comparison_of(silent(plausible.result("h100")), silent(plausible.result("mi300x"))).pairs
     assert pair.fairness.remedy == "Comparable with --shape and --sequence-length."
+
+
+def test_a_notice_that_every_run_has_alike_is_one_line_with_sides_of_one_run():
+    few = [
+        plausible.result(machine, runs=len(runs)).changed(
+            warnings=tuple(Notice("few_rows", "steps", run=run, rows=6) for run in runs)
+        )
+        for machine, runs in (("h100", (1, 2)), ("mi300x", (None,)))
+    ]
+    lines = [line.text for line in notices.grouped_notices(comparison_of(*few)) if "too few" in line.text]
+    assert lines == ["both sides: steps: only 6 measured rows, too few for an interval of this run alone"]
+
+
+def test_an_average_is_shown_with_a_peak_that_differs_from_it():
+    texts = {}
+    for average in (40.0, 42.75):
+        one = plausible.result("h100")
+        memory = one.memory_metrics.changed(avg_memory_allocated_gb=average, peak_memory_allocated_gb=42.75)
+        comparison = comparison_of(one.changed(memory_metrics=memory))
+        drawn = bars.panels(comparison.sides, bars.looks_of(comparison.sides), comparable=False)
+        [texts[average]] = {(bar.text, bar.mark) for bar in drawn[-1].bars if bar.group == "allocated"}
+    assert texts == {40.0: ("42.75 GB (average 40.00 GB)", 40.0), 42.75: ("42.75 GB", None)}
 
 
 def test_warnings_that_differ_in_numbers_alone_are_reported_once():
@@ -190,7 +212,7 @@ def test_warnings_that_a_report_does_not_show_are_counted_and_all_in_the_json_do
 def test_a_tiny_ratio_and_its_interval_have_the_same_decimals():
     sides = [plausible.result(machine, runs=3, seconds=s) for machine, s in (("h100", 12.8), ("mi300x", 640.0))]
     (pair,) = comparison_of(*sides).pairs
-    decimals = {len(figure.split(".")[1]) for figure in re.findall(r"(0\.\d+)x", formatting.headline(pair))}
+    decimals = {len(figure.split(".")[1]) for figure in re.findall(r"(0\.\d+)x", formatting.headline(pair).finding)}
     assert len(decimals) == 1
     assert decimals.pop() >= 3
 
@@ -238,22 +260,22 @@ def of_one_task(*, number=3, assume_run_cv=None, **config):
     ],
 )
 def test_a_time_to_train_names_the_sizes_of_unlike_systems(config, named):
-    assert formatting.headline(of_one_task(**config)).startswith(named)
+    assert formatting.headline(of_one_task(**config)).finding.startswith(named)
 
 
 def test_a_time_to_train_states_time_rate_and_samples_each_by_its_name():
-    sentence = formatting.headline(of_one_task())
+    headline = formatting.headline(of_one_task())
     time = (3900 * 4000 * 4100) ** (1 / 3) / (5000 * 5100 * 5200) ** (1 / 3)
-    assert sentence.startswith(
-        f"MI300X takes {time:.3f}x the time of H100 to the quality target: it runs at {1.2 / time:.3f}x the rate and "
-        "needs 1.200x the samples (95 % interval of the time "
+    assert headline.finding.startswith(
+        f"MI300X takes {time:.3f}x the time of H100 to the quality target (95 % interval "
     )
-    low, high = (float(end) for end in re.search(r"of the time ([\d.]+)x to ([\d.]+)x", sentence).groups())
+    assert headline.limits[0] == f"it runs at {1.2 / time:.3f}x the rate and needs 1.200x the samples"
+    low, high = (float(end) for end in re.search(r"of the time ([\d.]+)x to ([\d.]+)x", headline.finding).groups())
     assert low < time < high
 
 
 def test_the_interval_under_another_assumption_is_of_times_to_train_like_the_headline():
-    sentence = formatting.headline(of_one_task(number=1, assume_run_cv=0.02))
+    sentence = str(formatting.headline(of_one_task(number=1, assume_run_cv=0.02)))
     said = re.search(r"takes ([\d.]+)x the time .*4 % instead, [a-z ]+ \(times ([\d.]+)x to ([\d.]+)x\)", sentence)
     ratio, low, high = map(float, said.groups())
     assert low < ratio < high < 1
@@ -270,7 +292,7 @@ def test_the_mean_over_models_is_stated_as_percent_faster_or_slower(seconds, wor
     comparison = comparison_of(*sides)
     ratios = [pair.ratio.estimate.value for pair in comparison.pairs]
     mean = math.prod(ratios) ** (1 / 3)
-    sentence = formatting.mean_sentence(comparison)
+    sentence = formatting.mean_headline(comparison).finding
     percent = 100 * abs(mean - 1)
     assert sentence.startswith(f"MI300X is {percent:.1f} % {word} than H100 on average over 3 models (95 % interval ")
     low, high = (float(end) for end in re.search(r"interval ([\d.]+) to ([\d.]+) %", sentence).groups())
@@ -321,11 +343,12 @@ def test_labels_name_parallel_sizes_by_their_symbols_and_ratios_to_unlike_baseli
     assert [side.label for side in one_baseline.sides] == [
         "H100 · BF16 (TP 1)", "H100 · FP8 (TP 1)", "H100 · BF16 (TP 4)", "H100 · FP8 (TP 4)"
     ]  # fmt: skip
-    assert forest.answers(one_baseline)[0].startswith(
-        "Best of 4 sides by the measured ratios: H100 · FP8 (TP 4) is faster"
-    )
+    [answer] = forest.answers(one_baseline)
+    assert answer.finding.startswith("H100 · FP8 (TP 4) is faster")
+    assert answer.limits[0] == "best of 4 sides by the measured ratios"
     [answer] = forest.answers(several)
-    assert answer.startswith("Largest of 2 ratios, each to its own baseline: FP8 (TP ")
+    assert answer.finding.startswith("FP8 (TP ")
+    assert answer.limits[0] == "largest of 2 ratios, each to its own baseline"
 
 
 def on_one_task(times, **of_runs):
@@ -475,15 +498,25 @@ def test_the_answer_counts_the_sides_that_cannot_be_compared():
     fast = plausible.result("h100", runs=3, seed=5, seconds=11.0)
     other = plausible.result("h100", runs=3, sequence_length=4096)
     [answer] = forest.answers(compare(named_sides(one, equal, other)))
-    assert answer.startswith(("~ No difference", "b is slower"))
-    assert answer.endswith("; 1 more side cannot be compared")
+    assert answer.finding.startswith(("~ No difference", "b is slower"))
+    assert answer.limits[-1] == "1 more side cannot be compared"
     [answer] = forest.answers(compare(named_sides(one, equal, fast, other, other)))
-    assert answer.startswith("Best of 3 sides by the measured ratios: c is faster than a: ")
-    assert answer.endswith("; 2 more sides cannot be compared")
+    assert answer.finding.startswith("c is faster than a: ")
+    assert answer.limits[0] == "best of 3 sides by the measured ratios"
+    assert answer.limits[-1] == "2 more sides cannot be compared"
     [answer] = forest.answers(compare(named_sides(fast, equal, one, other)))
-    assert answer.startswith("Best of 3 sides by the measured ratios is the baseline, a; next: ")
-    assert answer.endswith("; 1 more side cannot be compared")
-    assert "cannot be compared" not in forest.answers(compare(named_sides(one, equal, fast)))[0]
+    assert answer.limits[0].startswith("best of 3 sides by the measured ratios is the baseline, a; next is ")
+    assert answer.limits[-1] == "1 more side cannot be compared"
+    assert "cannot be compared" not in str(forest.answers(compare(named_sides(one, equal, fast)))[0])
+
+
+def test_the_badge_of_the_answer_is_of_the_pair_that_its_headline_names():
+    one, equal = plausible.result("h100", runs=3), plausible.result("h100", runs=3, seed=4, seconds=12.9)
+    fast = plausible.result("h100", runs=3, seed=5, seconds=9.0, precision="fp8")
+    page = html.render(compare(named_sides(one, equal, fast)))
+    answer = page[page.index('aria-label="Answer"') :].partition("</section>")[0]
+    assert re.findall("badge level-([a-z_]+)", answer) == ["same_work"]
+    assert "c · FP8 is faster than a · BF16" in answer
 
 
 def test_a_page_of_several_models_does_not_speak_of_one_side():
@@ -498,8 +531,8 @@ def test_the_document_names_the_pair_of_every_level_and_every_difference():
     several = markdown.render(compare(named_sides(*sides)))
     for name in "bc":
         assert f"**Llama-3.1-8B, a and {name}**" in several
-        before, _, after = several.partition(f"\n**{name} is faster than a: ")
-        assert after.partition("\n\n")[2].startswith("*Level: identical work and configuration.* Same work")
+        before, _, after = several.rpartition(f"\n**{name} is faster than a: ")
+        assert after.split("\n\n")[2].startswith("*Level: identical work and configuration.* Same work")
         assert before
     one = markdown.render(compare(named_sides(*sides[:2])))
     assert "**Llama-3.1-8B**" in one

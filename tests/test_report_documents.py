@@ -86,10 +86,10 @@ def test_several_models_have_a_verdict_over_all_and_one_each(three_models):
 
 
 def test_the_mean_over_models_names_its_conditions_and_when_it_has_no_verdict(three_models):
-    printed = formatting.mean_sentence(three_models)
-    assert printed.endswith("one machine per side; other machines may differ)")
+    printed = formatting.mean_headline(three_models)
+    assert printed.limits == ("one machine per side; other machines may differ",)
     unsettled = replace(three_models, mean_ratio=replace(three_models.mean_ratio, verdict="unsettled"))
-    assert formatting.mean_sentence(unsettled).startswith("No verdict on ")
+    assert formatting.mean_headline(unsettled).finding.startswith("No verdict on ")
 
 
 def test_comparison_json_holds_no_number_that_json_does_not_know(two):

@@ -26,7 +26,7 @@ ONE_MACHINE = "other machines may differ"
 
 def sentences_with_a_verdict(comparison):
     """Return every sentence of the reports that compares two sides."""
-    printed = [*forest.answers(comparison), *map(formatting.headline, comparison.pairs)]
+    printed = [str(one) for one in (*forest.answers(comparison), *map(formatting.headline, comparison.pairs))]
     of_money = [sentence for pair in comparison.pairs for sentence in money.sentences(pair)]
     return printed + [one for one in of_money if "are not compared" not in one and "not confirmed" not in one]
 
@@ -54,7 +54,7 @@ def test_every_time_to_train_states_that_other_machines_may_differ():
     for verdict, ends in (("faster", (1.1, 1.3)), ("no_difference_shown", (0.9, 1.3)), ("too_few_runs", (None, None))):
         estimate = replace(pair.ratio.estimate, value=1.2, low=ends[0], high=ends[1])
         ratio = replace(pair.ratio, metric="time_to_train", estimate=estimate, verdict=verdict)
-        printed = formatting.headline(replace(pair, ratio=ratio))
+        printed = str(formatting.headline(replace(pair, ratio=ratio)))
         assert "to the quality target" in printed
         assert ONE_MACHINE in printed
 
@@ -102,7 +102,7 @@ def test_runs_in_pairs_were_on_one_machine_for_both_sides():
 def test_assumptions_are_in_the_sentences_that_rest_on_them():
     sides = [plausible.result("h100"), plausible.result("mi300x", seconds=11.0)]
     comparison = comparison_of(*sides, assume_run_cv=0.01, assume_host_cv=0.02)
-    for sentence in (*forest.answers(comparison), *map(formatting.headline, comparison.pairs)):
+    for sentence in map(str, (*forest.answers(comparison), *map(formatting.headline, comparison.pairs))):
         assert "assumed: machines vary by 2 %" in sentence
         assert "runs vary by 1 %" in sentence
         assert ONE_MACHINE not in sentence

@@ -35,13 +35,14 @@ from tensorprimat.analysis.ratios import (
     ratios,
     same_run_warning,
 )
-from tensorprimat.analysis.records import Comparison, Estimate, Pair, Side
+from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.analysis.sides import Group, gather_models, usable_results
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.explanations import explained
+from tensorprimat.core.explanations import FROM_RUNS, Explained, explained
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed, stated_watts
 from tensorprimat.core.store import Loaded
+from tensorprimat.core.terms import unit_of
 
 IsBase = Callable[[Group], bool]
 
@@ -120,23 +121,37 @@ def compare(
     )
 
 
+FIGURES_OF_RUNS = (
+    "avg_step_time_seconds", "steps_per_second", "samples_per_second", "samples_per_second_per_gpu",
+    "tokens_per_second", "tokens_per_second_per_gpu",
+)  # fmt: skip
+"""Figures of a side that are means over its runs where it has several, as its intervals are."""
+
+
 def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricChoices) -> Side:
-    """Return a side as reports show it."""
-
-    def of(metric: str) -> Estimate:
-        return estimate_figure(group, metric, assume_run_cv=assumed.run_cv, confidence=assumed.confidence)
-
-    figures = explained(group.result)
+    """Return a side as reports show it: a figure has one value, wherever it is shown or used."""
+    of = {
+        metric: estimate_figure(group, metric, assume_run_cv=assumed.run_cv, confidence=assumed.confidence)
+        for metric in FIGURES_OF_RUNS
+    }
+    figures, means = explained(group.result), {}
+    for metric, estimate in of.items():
+        if (mean := estimate.mean_of_runs) is not None:
+            means[metric] = mean.value
+            figures["performance_metrics"][metric] = Explained(
+                value=mean.value, unit=unit_of(metric), origin=FROM_RUNS, term=mean
+            )
+    result = group.result.changed(performance_metrics=group.result.performance_metrics.changed(**means))
     return Side(
         label=group.label,
         model=model,
-        result=group.result,
+        result=result,
         files=group.files,
-        step_time_seconds=of("avg_step_time_seconds"),
-        tokens_per_second=of("tokens_per_second"),
-        tokens_per_second_per_gpu=of("tokens_per_second_per_gpu"),
-        samples_per_second=of("samples_per_second"),
-        metrics=calculate_metrics(group.result, choices, figures, label=group.label),
+        step_time_seconds=of["avg_step_time_seconds"],
+        tokens_per_second=of["tokens_per_second"],
+        tokens_per_second_per_gpu=of["tokens_per_second_per_gpu"],
+        samples_per_second=of["samples_per_second"],
+        metrics=calculate_metrics(result, choices, figures, label=group.label),
         figures=figures,
     )
 

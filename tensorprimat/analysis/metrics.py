@@ -17,7 +17,7 @@ from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import catalogue
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.explanations import Explained, explained
+from tensorprimat.core.explanations import FROM_RUNS, Explained, explained
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import as_stated, count, fixed, of_data_sheet, percent
 from tensorprimat.core.result import ModelShape, Result
@@ -97,7 +97,7 @@ def _rate_per_gpu(result: Result, figure: Explained | None) -> Metric:
         inputs=tuple(
             Input(name=one.name, value=one.value, unit=one.unit, source=_source(result, one.name) or rate.source)
             for one in figure.term.inputs
-            if one.in_formula
+            if one.in_formula or figure.origin == FROM_RUNS
         ),
     )
 

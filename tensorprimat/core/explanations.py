@@ -22,6 +22,7 @@ SECTIONS: dict[str, type[PerformanceMetrics] | type[MemoryMetrics] | type[PowerM
 }
 """Sections of a result that hold figures, by their names; `reported` is a part of performance_metrics."""
 FROM_STEPS = "computed from the steps"
+FROM_RUNS = "computed from the figures of the runs"
 FROM_PRINTED = "printed by the framework for each row, combined over the rows"
 _ROUNDED = 1e-3  # relative; a file holds at least 4 digits of a figure
 FROM_FILE = "taken from the file, which states it for the whole run; no steps support it"
@@ -34,7 +35,7 @@ class Explained:
     value: float
     unit: str
     origin: str
-    """FROM_STEPS, FROM_PRINTED or FROM_FILE."""
+    """FROM_STEPS, FROM_RUNS, FROM_PRINTED or FROM_FILE."""
     term: Term | None = None
     made: str | None = None
     """Origin of step times that no line prints."""

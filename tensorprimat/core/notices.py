@@ -137,6 +137,12 @@ class Notice(str):
         )
 
     @property
+    def of_every_run(self) -> Notice:
+        """Return the notice without the number of its run."""
+        sentence = f"{self.field}: {self.text.removeprefix(f'run {self.run}: ')}".removeprefix(": ")
+        return self._made(sentence, self.code, self.field, self.severity, self.values, self.remedies, None)
+
+    @property
     def is_derived(self) -> bool:
         """Return True if the notice is made anew each time that the figures are computed."""
         return self.code in notice_kinds() and notice_kinds()[self.code].derived

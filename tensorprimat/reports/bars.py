@@ -170,13 +170,17 @@ def _bar(side: Side, looks: dict[str, BarStyle], estimate: Estimate, form: quant
 def _memory(sides: Sequence[Side], looks: dict[str, BarStyle]) -> tuple[tuple[Bar, ...], str]:
     """Return bars grouped by kind, and the panel's title; the host's memory only where no side has a device's.
 
-    A bar is as long as the peak; the average, where it is known, is marked on it.
+    A bar is as long as the peak; the average is marked on it where it is known and differs.
     """
     several = len(titles_of(sides)) > 1
 
     def bar(side: Side, kind: str, peak: float, average: float | None = None) -> Bar:
         group = f"{formatting.model_title(side.result.model)}, {kind}" if several else kind
-        text = quantities.gigabytes(peak) + ("" if average is None else f" (average {quantities.gigabytes(average)})")
+        text = quantities.gigabytes(peak)
+        if average is not None and (mean := quantities.gigabytes(average)) != text:
+            text += f" (average {mean})"
+        else:
+            average = None
         return Bar(look=looks[side.label], group=group, value=peak, mark=average, text=text)
 
     bars = [
@@ -251,15 +255,27 @@ def metric_panels(sides: Sequence[Side], looks: Mapping[str, BarStyle], *, compa
     metrics = [side.metrics for side in sides]
     every_drawn = (*EFFICIENCY, *(COST if comparable or alone(sides) else ()))
     every = (
-        Panel(
-            title=drawn.title + (f" ({drawn.better} is better)" if comparable and drawn.better else ""),
-            unit=drawn.unit,
-            bars=tuple(_metric_bar(drawn, side, looks) for side in sides),
-        )
+        _metric_panel(drawn, sides, looks, may_win=comparable and drawn.better is not None)
         for drawn in (_in_its_unit(one, metrics) for one in every_drawn)
         if not _is_unlike(drawn, metrics)
     )
     return tuple(panel for panel in every if worth_drawing(panel, sides))
+
+
+FOOTNOTES = "*†‡§¶#"
+"""Marks of the remarks on the figures of a panel."""
+
+
+def _metric_panel(drawn: Drawn, sides: Sequence[Side], looks: Mapping[str, BarStyle], *, may_win: bool) -> Panel:
+    """Return the panel of a metric; a remark on a figure is a mark at its bar, explained after the unit."""
+    remarks = [_remark(drawn, side.metrics) for side in sides]
+    marks = dict(zip(dict.fromkeys(filter(None, remarks)), FOOTNOTES, strict=False))
+    bars = (_metric_bar(drawn, side, looks, marks.get(of, "")) for side, of in zip(sides, remarks, strict=True))
+    return Panel(
+        title=drawn.title + (f" ({drawn.better} is better)" if may_win else ""),
+        unit="; ".join((drawn.unit, *(f"{mark} {remark}" for remark, mark in marks.items()))),
+        bars=tuple(bars),
+    )
 
 
 def _in_its_unit(drawn: Drawn, metrics: Sequence[Metrics]) -> Drawn:
@@ -277,23 +293,24 @@ def _is_unlike(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
     return drawn.companion == "price_usd_per_gpu_hour" and unlike_prices(metrics) is not None
 
 
-def _metric_bar(drawn: Drawn, side: Side, looks: Mapping[str, BarStyle]) -> Bar:
-    value = side.metrics[drawn.name].value
+def _metric_bar(drawn: Drawn, side: Side, looks: Mapping[str, BarStyle], mark: str) -> Bar:
+    value, text = side.metrics[drawn.name].value, "not known"
+    if value is not None:
+        text = FORMS[drawn.name](value)
+        if drawn.companion is not None:
+            text += f" at {FORMS[drawn.companion](side.metrics[drawn.companion].value)}"
     return Bar(
         look=looks[side.label],
         group=formatting.model_title(side.result.model),
         value=None if value is None else value / drawn.per_unit,
-        text="not known" if value is None else _described(drawn, side.metrics),
+        text=text + (f"\N{NO-BREAK SPACE}{mark}" if mark else ""),
     )
 
 
-def _described(drawn: Drawn, metrics: Metrics) -> str:
-    """Return the figure, with the price or the power (measured or nameplate) that it is based on."""
-    figure = FORMS[drawn.name](metrics[drawn.name].value)
+def _remark(drawn: Drawn, metrics: Metrics) -> str:
+    """Return the remark on a figure, "" for none: inferred inputs of an MFU, the origin of a power."""
+    if metrics[drawn.name].value is None:
+        return ""
     if drawn.name == "mfu" and STATED in (metrics["mfu"].remark or ""):
-        return f"{figure} (some inputs {STATED})"
-    if drawn.companion is None:
-        return figure
-    other = metrics[drawn.companion]
-    kind = f" ({other.remark})" if other.remark and drawn.companion == "power_watts_per_gpu" else ""
-    return f"{figure} at {FORMS[drawn.companion](other.value)}{kind}"
+        return f"some inputs {STATED}"
+    return (metrics["power_watts_per_gpu"].remark or "") if drawn.companion == "power_watts_per_gpu" else ""

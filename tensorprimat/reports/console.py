@@ -202,7 +202,9 @@ def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
     style = STYLES[mean.verdict] if mean is not None else ""
     if len(comparison.pairs) == 1:
         style = _style(comparison.pairs[0])
-    parts += [paragraph(f"{sentence}.", style or "bold", width=width) for sentence in forest.answers(comparison)]
+    headlines = forest.answers(comparison)
+    parts += [paragraph(f"{one.sentence}.", style or "bold", width=width) for one in headlines]
+    parts += [paragraph(limits, "dim", width=width)] if (limits := formatting.limits_of(headlines)) else []
     for scale in forest.forests(comparison):
         parts += [Text(), Padding(_drawn(scale, width - INDENT), (0, 0, 0, INDENT))]
     return [*parts, Text()] if parts else []
@@ -339,7 +341,9 @@ def _pair(pair: Pair, width: int, *, said: set[str] | None) -> list[RenderableTy
     comparable = pair.fairness.level.comparable
     sentences = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
     if said is not None:
-        sentences.append((f"{formatting.headline(pair, said)}.", _style(pair) if comparable else ""))
+        headline = formatting.headline(pair)
+        sentences.append((f"{headline.finding}.", _style(pair) if comparable else ""))
+        sentences += [(limits, "dim")] if (limits := formatting.limits_of([headline], said)) else []
     if each := sections.own_device_sentence(pair):
         sentences.append((f"{each}.", ""))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:

@@ -6,7 +6,6 @@ An unknown figure is "–", and its reason is a remark below the table, once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from tensorprimat.analysis.economics import Return, unlike_prices, weigh
 from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
@@ -14,7 +13,6 @@ from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.units import GIGA, TERA
 from tensorprimat.models.flops import CONVENTIONS
-from tensorprimat.reports.facts import runs_added_up
 from tensorprimat.reports.formatting import FORMS, VERDICT_TITLES
 from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell
 
@@ -49,7 +47,7 @@ def short(comparison: Comparison) -> Table:
 
 def efficiency(comparison: Comparison) -> Table:
     """Return every metric of the use of the device's arithmetic."""
-    return replace(_section("Efficiency", comparison), note=runs_added_up(comparison.sides))
+    return _section("Efficiency", comparison)
 
 
 def memory_use(comparison: Comparison) -> Table:

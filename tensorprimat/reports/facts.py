@@ -222,25 +222,15 @@ def performance_table(comparison: Comparison) -> Table:
 
 
 def _how_combined(sides: Sequence[Side]) -> str | None:
-    """Return a note on how rows and runs became one figure, where it could be misread."""
-    notes = []
+    """Return a note on how rows became one figure, where it could be misread."""
     most = {side.label: int(side.result.steps.column("covers").max(initial=1)) for side in sides}
     means = [f"up to {quantities.count(steps)} steps in {label}" for label, steps in most.items() if steps > 1]
-    if means:
-        notes.append(
-            f"Rows are means of several steps ({', '.join(means)}): median, minimum, maximum, standard deviation and "
-            "CV describe rows, not single steps."
-        )
-    if added_up := runs_added_up(sides):
-        notes.append(added_up)
-    return " ".join(notes) or None
-
-
-def runs_added_up(sides: Sequence[Side]) -> str | None:
-    """Return a note on why figures of several runs differ from those above them; None if each side has one run."""
-    if all(len(side.result.runs) <= 1 for side in sides):
+    if not means:
         return None
-    return "Work and time of all runs are added up here; the results above are means of the runs."
+    return (
+        f"Rows are means of several steps ({', '.join(means)}): median, minimum, maximum, standard deviation and "
+        "CV describe rows, not single steps."
+    )
 
 
 def memory_table(comparison: Comparison) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tensorprimat.analysis.levels import LEVELS, Level
@@ -16,6 +16,7 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Pair, Ratio
 from tensorprimat.core import quantities
 from tensorprimat.reports import formatting
+from tensorprimat.reports.formatting import Headline
 from tensorprimat.reports.tables import Table, TableCell, table_of, text_cell
 from tensorprimat.system.safe_text import middle_cut
 
@@ -157,53 +158,38 @@ def ratios_table(forest: Forest) -> Table:
     return table_of("ranking", forest.title, forest.marks, columns, words=("Side", "Verdict", "Level"))
 
 
-def answers(comparison: Comparison) -> list[str]:
-    """Return the sentences that answer the comparison: one on the mean over models, else one for each model."""
-    return [sentence for sentence, _ in _answers(comparison)]
-
-
-def said(comparison: Comparison) -> set[str]:
-    """Return the limits of these sentences, which the rest of a page does not repeat."""
-    return set().union(*(limits for _, limits in _answers(comparison)))
-
-
-def _answers(comparison: Comparison) -> list[tuple[str, set[str]]]:
-    """Return each sentence with the limits that it states."""
-    found: list[tuple[str, set[str]]] = []
-    mean, sentence = comparison.mean_ratio, formatting.mean_sentence(comparison)
-    if mean is not None and sentence is not None:
-        condition = next(filter(None, map(formatting.condition_of, comparison.pairs)), None)
-        return [(sentence, set(filter(None, (condition, mean.assumption, mean.scope))))]
-    for model in comparison.models:
-        pairs = [pair for pair in comparison.pairs if pair.model == model]
-        title = formatting.model_title(pairs[0].candidate.result.model) if pairs else ""
-        opening = f"{title}: " if len(comparison.models) > 1 else ""
-        before = set().union(*(limits for _, limits in found))
-        if len(pairs) == 1:
-            found.append((opening + formatting.headline(pairs[0], before), formatting.limits_of(pairs[0])))
-        elif pairs:
-            sentence, best = _of_several(pairs, before)
-            found.append((opening + sentence, formatting.limits_of(best) if best else set()))
+def answers(comparison: Comparison) -> list[Headline]:
+    """Return the headlines that answer the comparison: one on the mean over models, else one for each model."""
+    if (mean := formatting.mean_headline(comparison)) is not None:
+        return [mean]
+    found = []
+    for pairs in (part.pairs for part in comparison.by_model() if part.pairs):
+        title = formatting.model_title(pairs[0].candidate.result.model) if len(comparison.models) > 1 else ""
+        headline = formatting.headline(pairs[0]) if len(pairs) == 1 else _of_several(pairs)
+        found.append(replace(headline, model=title))
     return found
 
 
-def _of_several(pairs: Sequence[Pair], before: set[str]) -> tuple[str, Pair | None]:
-    """Return a sentence on the best of several candidates by the measured ratios, and that pair.
+def said(comparison: Comparison) -> set[str]:
+    """Return the limits of these headlines, which the rest of a page does not repeat."""
+    return {limit for one in answers(comparison) for limit in one.limits}
 
-    No test confirms their order. before: limits that the page already states.
-    """
+
+def _of_several(pairs: Sequence[Pair]) -> Headline:
+    """Return the headline of the best of several candidates by the measured ratios; no test confirms their order."""
     known = [(ratio.estimate.value, pair) for pair in pairs if (ratio := _ratio_of(pair)) and ratio.estimate.value]
     if not known:
-        return f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}", None
+        return Headline(
+            finding=f"None of {len(pairs)} sides can be compared with {pairs[0].baseline.label}", pairs=tuple(pairs)
+        )
     value, best = max(known, key=lambda item: item[0])
-    baselines = {pair.baseline.label for _, pair in known}
-    without = len(pairs) - len(known)
-    rest = f"; {quantities.counted(without, 'more side')} cannot be compared" if without else ""
-    sides, opening = len(known) + len(baselines), ""
+    headline, baselines = formatting.headline(best), {pair.baseline.label for _, pair in known}
+    sides, without = len(known) + len(baselines), len(pairs) - len(known)
+    rank = f"best of {sides} sides by the measured ratios"
     if len(baselines) > 1:  # ratios to unlike sides do not rank their candidates
-        opening = f"Largest of {len(known)} ratios, each to its own baseline: "
-    elif len(known) > 1 and value <= 1:
-        opening = f"Best of {sides} sides by the measured ratios is the baseline, {best.baseline.label}; next: "
-    elif len(known) > 1:
-        opening = f"Best of {sides} sides by the measured ratios: "
-    return f"{opening}{formatting.headline(best, before)}{rest}", best
+        rank = f"largest of {len(known)} ratios, each to its own baseline"
+    elif value <= 1:
+        rank += f" is the baseline, {best.baseline.label}; next is {best.candidate.label}"
+    first = (rank,) if len(known) > 1 else ()
+    rest = (f"{quantities.counted(without, 'more side')} cannot be compared",) if without else ()
+    return replace(headline, limits=(*first, *headline.limits, *rest))

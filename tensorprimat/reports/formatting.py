@@ -6,8 +6,8 @@ None is "–": unmeasured. Everything here formats figures of analysis; nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, must_match
@@ -139,85 +139,105 @@ def verdict_text(pair: Pair) -> str:
     return VERDICT_TITLES[pair.ratio.verdict] if pair.ratio is not None else "no rate to compare"
 
 
-def limits_of(pair: Pair) -> set[str]:
-    """Return the phrases by which a headline limits its claim: condition, assumption and scope."""
-    of_ratio = (pair.ratio.assumption, pair.ratio.scope) if pair.ratio is not None else ()
-    return set(filter(None, (condition_of(pair), *of_ratio)))
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """A finding with its interval in one sentence, and its limits, which reports write below it."""
+
+    finding: str
+    limits: tuple[str, ...] = ()
+    """Clauses: assumptions, scope, doubts about a rate."""
+    pairs: tuple[Pair, ...] = ()
+    """Pairs that the finding is about: one, or those of a mean."""
+    model: str = ""
+    """Title of the model, where a report has a headline for each of several."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the finding as a sentence without its full stop."""
+        return f"{self.model}: {self.finding}" if self.model else self.finding
+
+    def __str__(self) -> str:
+        return self.sentence + in_brackets(*self.limits)
 
 
-def _without(pair: Pair, said: Collection[str]) -> Pair:
-    """Return a pair without the limits that a page already states."""
-    if said and pair.ratio is not None:
-        assumption, scope = (None if limit in said else limit for limit in (pair.ratio.assumption, pair.ratio.scope))
-        pair = replace(pair, ratio=replace(pair.ratio, assumption=assumption, scope=scope))
-    return replace(pair, fairness=replace(pair.fairness, conditions=())) if condition_of(pair) in said else pair
-
-
-def headline(pair: Pair, said: Collection[str] = ()) -> str:
-    """Return the finding of a pair, and a reason for each side whose rate differs from the clock of its log.
+def limits_of(headlines: Sequence[Headline], said: Collection[str] = ()) -> str:
+    """Return the limits of headlines in sentences, each once; one that not all of them have names its model.
 
     said: limits that the page already states; they are not repeated.
     """
-    pair = _without(pair, said)
-    if pair.ratio is not None and pair.ratio.metric == TIME_TO_TRAIN:  # the time is read from the log's own clock
-        return _headline(pair)
+    named = [
+        limit if all(limit in other.limits for other in headlines) else f"{one.model}: {limit}"
+        for one in headlines
+        for limit in one.limits
+        if limit not in said
+    ]
+    return " ".join(f"{limit[:1].upper()}{limit[1:]}." for limit in dict.fromkeys(named))
+
+
+def headline(pair: Pair) -> Headline:
+    """Return the finding of a pair with its limits, among them a doubt about each rate that the log's clock denies."""
+    finding, limits = _finding(pair)
     off = [
         f"the rate of {side.label} is {why}"
         for side in (pair.candidate, pair.baseline)
-        if (why := gap_reason(side.result.audit))
+        if (pair.ratio is None or pair.ratio.metric != TIME_TO_TRAIN)  # a time to train is the clock's own
+        and (why := gap_reason(side.result.audit))
     ]
-    return "; ".join([_headline(pair), *off])
+    return Headline(finding=finding, limits=(*filter(None, limits), *off), pairs=(pair,))
 
 
-def _headline(pair: Pair) -> str:
-    """Return the headline without the reasons; it names the precisions if they differ."""
-    candidate, baseline = pair.candidate.label, pair.baseline.label
+def _finding(pair: Pair) -> tuple[str, tuple[str | None, ...]]:
+    """Return the finding, which names the precisions if they differ, and what limits it."""
+    candidate, baseline, ratio = pair.candidate.label, pair.baseline.label, pair.ratio
     if pair.fairness.errors:
-        return f"No ratio of {candidate} to {baseline}: a figure is physically impossible"
+        return f"No ratio of {candidate} to {baseline}: a figure is physically impossible", ()
     if pair.fairness.verdict == "not_comparable":
-        return f"No ratio of {candidate} to {baseline}: not comparable"
-    if pair.ratio is None or pair.ratio.estimate.value is None:
-        return f"No ratio of {candidate} to {baseline}: at least one side has no rate"
+        return f"No ratio of {candidate} to {baseline}: not comparable", ()
+    if ratio is None or ratio.estimate.value is None:
+        return f"No ratio of {candidate} to {baseline}: at least one side has no rate", ()
+    if ratio.metric == TIME_TO_TRAIN:
+        return _time_to_train(pair, ratio)
     precisions = tuple(map(precision, (pair.candidate, pair.baseline)))
     if precisions[0] != precisions[1]:
         candidate, baseline = (
             name if how in name else f"{name} · {how}"
             for name, how in zip((candidate, baseline), precisions, strict=True)
         )
-    if pair.ratio.metric == TIME_TO_TRAIN:
-        return _time_to_train(pair, pair.ratio)
-    condition = f", {condition_of(pair)}" if pair.fairness.conditions else ""
-    if pair.ratio.verdict == "too_few_runs":
-        form = ratio_form(pair.ratio)
-        metric = METRIC_TITLES.get(pair.ratio.metric, pair.ratio.metric)
-        sentence = f"{candidate} measured {form(pair.ratio.estimate.value)} the {metric} of {baseline}{condition}"
-        return (f"{sentence}, but {few}" if (few := _few_runs(pair)) else sentence) + in_brackets(
-            pair.ratio.steps, pair.ratio.scope
-        )
-    amount = ratio_in_words(pair.ratio)
-    if pair.ratio.verdict in ("faster", "slower"):
-        return f"{candidate} is {pair.ratio.verdict} than {baseline}{condition}: {amount}"
-    if pair.ratio.verdict == "unsettled":
-        why = UNSETTLED_BY[pair.ratio.unsettled_by]
-        return f"No verdict on {candidate} and {baseline}: {why}; ratio{condition}: {amount}"
-    return f"~ No difference detected between {candidate} and {baseline}{condition}: {amount}"
+    limits = (condition_of(pair), *limits_of_ratio(ratio))
+    if ratio.verdict == "too_few_runs":
+        metric = METRIC_TITLES.get(ratio.metric, ratio.metric)
+        finding = f"{candidate} measured {ratio_form(ratio)(ratio.estimate.value)} the {metric} of {baseline}"
+        return finding, (_few_runs(pair), *limits)
+    amount = ratio_in_words(ratio)
+    if ratio.verdict in ("faster", "slower"):
+        return f"{candidate} is {ratio.verdict} than {baseline}: {amount}", limits
+    if ratio.verdict == "unsettled":
+        return f"No verdict on {candidate} and {baseline}: {amount}", (UNSETTLED_BY[ratio.unsettled_by], *limits)
+    return f"~ No difference detected between {candidate} and {baseline}: {amount}", limits
 
 
-def _time_to_train(pair: Pair, ratio: Ratio) -> str:
-    """Return the ratio of the times to one quality target, then the ratios of rate and samples that it consists of."""
+def limits_of_ratio(ratio: Ratio) -> tuple[str | None, ...]:
+    """Return the clauses on which steps a ratio is of, what it assumes and where it holds."""
+    return ratio.steps, ratio.assumption, ratio.sensitivity, ratio.scope
+
+
+def _time_to_train(pair: Pair, ratio: Ratio) -> tuple[str, tuple[str | None, ...]]:
+    """Return the ratio of the times to one quality target, and the ratios of rate and samples that it consists of."""
     estimate, task = ratio.estimate, ratio.task
     candidate, baseline = _with_size(pair.candidate, pair.baseline), _with_size(pair.baseline, pair.candidate)
     if estimate.value is None:
-        return f"No ratio of {candidate} to {baseline}: at least one side has no time to train"
-    sentence = f"{candidate} takes {times(1 / estimate.value, 3)} the time of {baseline} to the quality target"
-    if task is not None:
-        sentence += f": it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
-    if estimate.low and estimate.high:
-        ends = f"{confidence(estimate)} of the time {times(1 / estimate.high, 3)} to {times(1 / estimate.low, 3)}"
-        sentence += in_brackets(ends, ratio.assumption, ratio.sensitivity, ratio.scope)
-        return f"~ No difference detected: {sentence}" if ratio.verdict == "no_difference_shown" else sentence
-    few = _few_runs(pair)
-    return (f"{sentence}, but {few}" if few else sentence) + in_brackets(ratio.scope)
+        return f"No ratio of {candidate} to {baseline}: at least one side has no time to train", ()
+    finding = f"{candidate} takes {times(1 / estimate.value, 3)} the time of {baseline} to the quality target"
+    made_of = (
+        None
+        if task is None
+        else f"it runs at {times(task.rate, 3)} the rate and needs {times(task.samples, 3)} the samples"
+    )
+    if not (estimate.low and estimate.high):
+        return finding, (made_of, _few_runs(pair), ratio.scope)
+    ends = f"{confidence(estimate)} of the time {times(1 / estimate.high, 3)} to {times(1 / estimate.low, 3)}"
+    opening = "~ No difference detected: " if ratio.verdict == "no_difference_shown" else ""
+    return f"{opening}{finding}{in_brackets(ends)}", (made_of, *limits_of_ratio(ratio))
 
 
 def _with_size(side: Side, other: Side) -> str:
@@ -252,38 +272,36 @@ def sides_by(comparison: Comparison) -> str:
     return "sides as named in the command" if comparison.by == "argument" else f"sides by {comparison.by}"
 
 
-def condition_of(pair: Pair) -> str:
-    """Return the settings that must match although one side does not state them, as the end of a claim; "" for none."""
+def condition_of(pair: Pair) -> str | None:
+    """Return a clause on the settings that must match although one side does not state them; None if there are none."""
     conditions = pair.fairness.conditions
-    return f"if {must_match(conditions)}" if conditions else ""
+    return f"holds only if {must_match(conditions)}" if conditions else None
 
 
-def mean_sentence(comparison: Comparison) -> str | None:
-    """Return one sentence that says which side is faster on average over several models; None if no mean exists."""
+def mean_headline(comparison: Comparison) -> Headline | None:
+    """Return the headline that says which side is faster on average over several models; None if no mean exists."""
     mean = comparison.mean_ratio
     pairs = [pair for pair in comparison.pairs if pair.fairness.level.comparable and pair.ratio is not None]
     if mean is None or mean.estimate.value is None or not pairs:
         return None
     candidate, baseline, value = pairs[0].candidate.label, pairs[0].baseline.label, mean.estimate.value
     over = f"on average over {len(pairs)} models"
-    condition = next((f", {condition_of(pair)}" for pair in pairs if pair.fairness.conditions), "")
     low, high = mean.estimate.low, mean.estimate.high
-    level = confidence(mean.estimate)
+    limits = [*dict.fromkeys(map(condition_of, pairs)), mean.assumption, mean.scope]
     if low is None or high is None:
-        sentence = (
-            f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}{condition}"
-        )
-        return sentence + in_brackets(mean.estimate.no_interval_because or "no interval", mean.scope)
-    ends = f"{level} {change(low - 1, unit='')} to {change(high - 1)}"
-    if mean.verdict == "unsettled":
-        sentence = f"No verdict on {candidate} and {baseline} {over}: step time keeps drifting{condition}"
-    elif mean.verdict in ("faster", "slower"):
-        least, most = sorted((abs(low - 1), abs(high - 1)))
-        ends = f"{level} {fixed(100 * least, 1)} to {percent(most, 1)}"
-        sentence = f"{candidate} is {percent(abs(value - 1), 1)} {mean.verdict} than {baseline} {over}{condition}"
+        finding = f"{candidate} measured {times(value)} the {METRIC_TITLES[mean.metric]} of {baseline} {over}"
+        ends = mean.estimate.no_interval_because or "no interval"
     else:
-        sentence = f"~ No difference detected between {candidate} and {baseline} {over}{condition}"
-    return sentence + in_brackets(ends, mean.assumption, mean.scope)
+        ends = f"{confidence(mean.estimate)} {change(low - 1, unit='')} to {change(high - 1)}"
+        finding = f"~ No difference detected between {candidate} and {baseline} {over}"
+    if mean.verdict == "unsettled":
+        finding = f"No verdict on {candidate} and {baseline} {over}"
+        limits.insert(0, "step time keeps drifting")
+    elif low is not None and high is not None and mean.verdict in ("faster", "slower"):
+        least, most = sorted((abs(low - 1), abs(high - 1)))
+        ends = f"{confidence(mean.estimate)} {fixed(100 * least, 1)} to {percent(most, 1)}"
+        finding = f"{candidate} is {percent(abs(value - 1), 1)} {mean.verdict} than {baseline} {over}"
+    return Headline(finding=finding + in_brackets(ends), limits=tuple(filter(None, limits)), pairs=tuple(pairs))
 
 
 def ratio_form(ratio: Ratio) -> Form:
@@ -299,7 +317,7 @@ def ratio_form(ratio: Ratio) -> Form:
 
 
 def ratio_in_words(ratio: Ratio) -> str:
-    """Return the ratio with metric, interval and assumption.
+    """Return the ratio with its metric and its interval.
 
     >>> ratio_in_words(Ratio(metric="tokens_per_second", estimate=Estimate(value=1.2, low=1.1, high=1.3, rests_on=""),
     ...                      verdict="faster"))
@@ -308,8 +326,8 @@ def ratio_in_words(ratio: Ratio) -> str:
     form = ratio_form(ratio)
     clause = f"{form(ratio.estimate.value)} the {METRIC_TITLES.get(ratio.metric, ratio.metric)}"
     ends = interval(ratio.estimate, form)
-    details = [f"{confidence(ratio.estimate)} {ends}" if ends else ratio.estimate.no_interval_because or "no interval"]
-    return clause + in_brackets(*details, ratio.steps, ratio.assumption, ratio.sensitivity, ratio.scope)
+    why_none = ratio.estimate.no_interval_because or "no interval"
+    return clause + in_brackets(f"{confidence(ratio.estimate)} {ends}" if ends else why_none)
 
 
 def advice(pair: Pair) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
 from tensorprimat.analysis.levels import LEVELS
-from tensorprimat.analysis.records import Comparison, Side
+from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.quantities import PLOT_DIGITS, PLOT_UNITS, to_digits
 from tensorprimat.core.version import __version__
@@ -38,6 +39,7 @@ _KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled
 
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     looks = looks_of(comparison.sides)
+    answers = forest.answers(comparison)
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections_of_models = [_model(part, report, looks, forest.said(comparison)) for part in comparison.by_model()]
     return _environment().get_template("report.html").render(
@@ -49,8 +51,9 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         warnings=notices.grouped_notices(comparison),
         most_warnings=_MOST_WARNINGS,
         contradictions=notices.before_headline(comparison),
-        answers=forest.answers(comparison) or [sections.no_pair_sentence(comparison.sides).removesuffix(".")],
-        kind=_kind(comparison),
+        answers=answers or [formatting.Headline(finding=sections.no_pair_sentence(comparison.sides).removesuffix("."))],
+        limits=formatting.limits_of(answers),
+        kind=_kind(comparison, answers),
         scales=forest.forests(comparison),
         levels=LEVELS,
         looks=looks,
@@ -70,14 +73,15 @@ CURVES_BELOW = ("loss", "power", "clock", "temperature")
 _MOST_WARNINGS = 5  # shown at once; the others are folded
 
 
-def _kind(comparison: Comparison) -> str:
-    """Return the class for the verdict of the mean over models, else of the only pair; "" for several pairs."""
+def _kind(comparison: Comparison, answers: Sequence[formatting.Headline]) -> str:
+    """Return the class for the verdict of the mean over models, else of the only headline; "" for several."""
     if comparison.mean_ratio is not None:
         return _KINDS.get(comparison.mean_ratio.verdict, "")
-    ratios = [pair.ratio for pair in comparison.pairs]
-    if len(ratios) != 1:
-        return ""
-    return _KINDS.get(ratios[0].verdict if ratios[0] is not None else "not_comparable", "")
+    return _kind_of(answers[0].pairs[0]) if len(answers) == 1 else ""
+
+
+def _kind_of(pair: Pair) -> str:
+    return _KINDS.get(pair.ratio.verdict if pair.ratio is not None else "not_comparable", "")
 
 
 def _level_colours() -> str:
@@ -126,24 +130,28 @@ def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle], sai
         "pairs": [
             {
                 "pair": pair,
-                "headline": formatting.headline(pair, said),
+                "headline": (headline := formatting.headline(pair)).finding,
+                "limits": formatting.limits_of([headline], said),
                 "advice": formatting.advice(pair),
                 "money": money.sentences(pair),
                 "alone": sections.own_device_sentence(pair),
                 "verdict": formatting.verdict_text(pair),
-                "kind": _KINDS.get(pair.ratio.verdict if pair.ratio else "not_comparable", ""),
+                "kind": _kind_of(pair),
                 "fairness": sections.fairness(pair),
             }
             for pair in pairs
         ],
         "results": sections.results(sides),
-        "panels": [
-            _scaled(panel)
-            for panel in (
-                *panels(sides, looks, comparable=comparable, same_work=same_work),
-                *metric_panels(sides, looks, comparable=comparable),
-            )
-        ],
+        "panels": sorted(
+            map(
+                _scaled,
+                (
+                    *panels(sides, looks, comparable=comparable, same_work=same_work),
+                    *metric_panels(sides, looks, comparable=comparable),
+                ),
+            ),
+            key=lambda panel: len(panel["groups"]) > 1,  # a panel of several groups fills a row of its own
+        ),
         "tables": [section(of_model) for section in report.sections],
         "origins": [
             *(one for side in sides if report.of_metrics for one in efficiency.explanation(side)),

@@ -89,7 +89,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "baseline": pair.baseline.label,
         "candidate": pair.candidate.label,
         "verdict": "not_comparable" if not comparable else ratio["verdict"] if ratio else None,
-        "headline": formatting.headline(pair),
+        "headline": str(formatting.headline(pair)),
         "fairness": _fairness(pair.fairness),
         "ratio": ratio,
         "losses": None if pair.losses is None else {key: _finite(value) for key, value in asdict(pair.losses).items()},
@@ -137,14 +137,9 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
 
 
 def _estimate_of(side: Side, estimate: Estimate, field: str) -> dict[str, Any]:
-    """Return the estimate of a figure with its terms: a mean over runs, else the figure of all measured steps."""
-    if estimate.mean_of_runs is not None:
-        return {**_estimate(estimate), **_terms(estimate.mean_of_runs, FROM_RUNS)}
+    """Return the estimate of a figure with its terms."""
     figure = side.figures.get("performance_metrics", {}).get(field)
     return {**_estimate(estimate), **(_terms(figure.term, figure.origin) if figure else _terms(None, None))}
-
-
-FROM_RUNS = "computed from the figures of the runs"
 
 
 def _terms(term: Term | None, origin: str | None) -> dict[str, Any]:

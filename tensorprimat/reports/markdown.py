@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tensorprimat.analysis.records import Comparison, Pair
 from tensorprimat.core import quantities
@@ -50,7 +50,7 @@ def render(comparison: Comparison, report: Report = COMPARISON, *, pictures: Seq
         "## Executive summary",
         *(f"**Error: {safe(error)}**" for error in comparison.errors),
         *(f"**Warning:** {safe(text)}" for text in notices.before_headline(comparison)),
-        *(f"**{safe(sentence)}.**" for sentence in forest.answers(comparison)),
+        *_headlines(forest.answers(comparison)),
     ]
     for scale in forest.forests(comparison):
         parts += [f"{safe(scale.title)}:", table(forest.ratios_table(scale))]
@@ -80,7 +80,7 @@ def _summary(of_model: Comparison, said: set[str], *, several_pairs: bool) -> li
     parts = [f"### {safe(sections.model_heading(of_model.sides))}"]
     for pair in of_model.pairs:
         if several_pairs:
-            parts += [f"**{safe(formatting.headline(pair, said))}.**", *_level(pair)]
+            parts += [*_headlines([formatting.headline(pair)], said), *_level(pair)]
         if alone := sections.own_device_sentence(pair):
             parts.append(f"{safe(alone)}.")
         if pair.losses is not None:
@@ -91,6 +91,12 @@ def _summary(of_model: Comparison, said: set[str], *, several_pairs: bool) -> li
     if not of_model.pairs:
         parts.append(sections.no_pair_sentence(of_model.sides))
     return [*parts, table(sections.results(of_model.sides))]
+
+
+def _headlines(headlines: Sequence[formatting.Headline], said: Collection[str] = ()) -> list[str]:
+    """Return the findings, and below them one paragraph of their limits, without those that the page has said."""
+    limits = formatting.limits_of(headlines, said)
+    return [*(f"**{safe(one.sentence)}.**" for one in headlines), *([safe(limits)] if limits else [])]
 
 
 def _level(pair: Pair) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensorprimat.analysis.records import Comparison
 from tensorprimat.core.notices import REMARK, SEVERITIES, Notice, Severity, notice_kinds
+from tensorprimat.core.result import Result
 from tensorprimat.reports import formatting
 
 _MOST_LINES = 200  # of a report
@@ -38,7 +40,16 @@ def _of_sides(comparison: Comparison) -> Iterable[tuple[str, Notice]]:
     several = len({side.result.model.name for side in comparison.sides}) > 1
     for side in comparison.sides:
         title = f" ({formatting.model_title(side.result.model)})" if several else ""
-        yield from ((f"{side.label}{title}", notice) for notice in side.result.remarks)
+        yield from ((f"{side.label}{title}", notice) for notice in _of_result(side.result))
+
+
+def _of_result(result: Result) -> Iterable[Notice]:
+    """Return the notices of a result; one that every run has alike is there once, without the number of a run."""
+    of_runs = Counter(notice.of_every_run for notice in result.remarks if notice.run is not None)
+    in_every_run = {notice for notice, runs in of_runs.items() if runs == len(result.runs)}
+    return dict.fromkeys(
+        notice if (alike := notice.of_every_run) not in in_every_run else alike for notice in result.remarks
+    )
 
 
 def grouped_notices(comparison: Comparison) -> tuple[NoticeLine, ...]:

@@ -108,15 +108,7 @@ def _estimate(estimate: Estimate, form: quantities.Form, side: Side, field: str)
         text=formatting.with_interval(estimate, form),
         value=estimate.value,
         source=None if estimate.value is None else f"{basis_of(side)}. From {estimate.rests_on}; {spread}",
-        terms=_terms_of_estimate(estimate, side, field),
-    )
-
-
-def _terms_of_estimate(estimate: Estimate, side: Side, field: str) -> tuple[str, ...]:
-    """Return the formula and the numbers of a mean over runs, else of the figure of all measured steps."""
-    mean = estimate.mean_of_runs
-    return (
-        formula_lines(side, "performance_metrics", field) if mean is None else (f"= {mean.formula}", f"= {mean.put_in}")
+        terms=formula_lines(side, "performance_metrics", field),
     )
 
 
@@ -159,9 +151,8 @@ def results(sides: Sequence[Side], *, short: bool = False) -> Table:
     columns: SideColumns = {"Side": lambda side: text_cell(side.label)}
     if len(titles) > 1:
         columns["Model"] = lambda side: text_cell(formatting.model_title(side.result.model))
-    columns["GPUs" if named else "Device"] = lambda side: text_cell(device(side))
-    columns["Step time"] = lambda side: _estimate(side.step_time_seconds, step_time, side, "avg_step_time_seconds")
     columns |= rates
+    columns["Step time"] = lambda side: _estimate(side.step_time_seconds, step_time, side, "avg_step_time_seconds")
     if any(peak(side).value for side in sides):
         columns["Peak memory"] = peak
     if any(side.metrics["mfu"].value is not None for side in sides):
@@ -171,10 +162,11 @@ def results(sides: Sequence[Side], *, short: bool = False) -> Table:
     has_costs = _have_costs(sides)
     if has_costs:
         columns[COST_TITLE] = _cost
+    columns["GPUs" if named else "Device"] = lambda side: text_cell(device(side))
     columns["Runs × steps"] = lambda side: TableCell(
         text=_runs(side), value=side.result.performance_metrics.measured_steps
     )
-    words = ("Side", "Model", "Device")
+    words = ("Side", "Model", "Device", "Power; clock")
     notes = (_unlike_memory(sides), _listed_price(sides) if has_costs else None)
     return table_of("results", "Results", sides, columns, words=words, note=" ".join(filter(None, notes)) or None)
 
@@ -204,14 +196,14 @@ def _listed_price(sides: Sequence[Side]) -> str | None:
 
 
 _TOKENS: SideColumns = {
+    "tokens/s/GPU": lambda side: _estimate(
+        side.tokens_per_second_per_gpu, quantities.rate, side, "tokens_per_second_per_gpu"
+    ),
     "tokens/s": lambda side: figure_cell(
         side.tokens_per_second.value,
         quantities.rate,
         basis_of(side),
-        _terms_of_estimate(side.tokens_per_second, side, "tokens_per_second"),
-    ),
-    "tokens/s/GPU": lambda side: _estimate(
-        side.tokens_per_second_per_gpu, quantities.rate, side, "tokens_per_second_per_gpu"
+        formula_lines(side, "performance_metrics", "tokens_per_second"),
     ),
 }
 _SAMPLES: SideColumns = {
@@ -221,7 +213,7 @@ _SAMPLES: SideColumns = {
         basis_of(side),
         formula_lines(side, "performance_metrics", name),
     )
-    for title, name in (("samples/s", "samples_per_second"), ("samples/s/GPU", "samples_per_second_per_gpu"))
+    for title, name in (("samples/s/GPU", "samples_per_second_per_gpu"), ("samples/s", "samples_per_second"))
 }
 
 
@@ -244,7 +236,8 @@ def verdicts(pairs: Sequence[Pair]) -> Table:
 def _ratio(pair: Pair) -> TableCell:
     if (ratio := _shown(pair)) is None:
         return text_cell(None)
-    return figure_cell(ratio.estimate.value, formatting.ratio_form(ratio), formatting.ratio_in_words(ratio))
+    source = "; ".join(filter(None, (formatting.ratio_in_words(ratio), *formatting.limits_of_ratio(ratio))))
+    return figure_cell(ratio.estimate.value, formatting.ratio_form(ratio), source)
 
 
 def _interval(pair: Pair) -> TableCell:

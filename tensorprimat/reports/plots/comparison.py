@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorprimat.analysis.history import Series
 from tensorprimat.analysis.records import Comparison
-from tensorprimat.reports import bars, forest
+from tensorprimat.reports import bars, forest, formatting
 from tensorprimat.reports.efficiency import convention_sentence
 from tensorprimat.reports.plots import canvas, panels
 from tensorprimat.reports.plots.panels import Course
@@ -102,10 +102,12 @@ def _height(panel: bars.Panel | str) -> float:
 
 def _sentences(comparison: Comparison) -> list[str]:
     """Return the answer and its basis."""
-    sentences = [f"{sentence}." for sentence in forest.answers(comparison)]
+    headlines = forest.answers(comparison)
+    sentences = [f"{one.sentence}." for one in headlines]
+    sentences += [limits] if (limits := formatting.limits_of(headlines)) else []
     sentences += dict.fromkeys(pair.fairness.sentence for pair in comparison.pairs if len(comparison.pairs) == 1)
     if len(comparison.pairs) > 1:
-        titles = dict.fromkeys(pair.fairness.title for pair in comparison.pairs)
+        titles = dict.fromkeys(pair.fairness.title for one in headlines for pair in one.pairs)
         sentences.append(f"Level: {'; '.join(titles)}.")
     if len(sentences) > MOST_HEADINGS:
         sentences[MOST_HEADINGS - 1 :] = [f"… and {len(sentences) - MOST_HEADINGS + 1} more in the report"]
