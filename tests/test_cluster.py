@@ -88,6 +88,19 @@ def test_without_nemo_run_the_error_names_its_installation_and_an_alternative(ru
     assert "torchrun or srun … -m tensorprimat run" in printed
 
 
+def test_without_nemo_run_a_dry_run_prints_a_script_for_sbatch_whose_ranks_train_what_was_typed(run, monkeypatch):
+    monkeypatch.setattr(executors, "importable", lambda name: name == "torch")
+    there = ("--executor", "slurm", "--nodes", "2", "--num-gpus", "8", "--gpu", "H100", "--partition", "gpu")
+    code, printed, _ = run(*there, "--steps", "7", "--recompute", "--runs", "3", "--dry-run")
+    assert code == 0
+    lines = [line for line in printed.splitlines() if line.startswith(("#SBATCH", "srun"))]
+    assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=8", "#SBATCH --partition=gpu"} <= set(lines)
+    assert lines[-1].endswith(" -m tensorprimat run --model llama --steps 7 --recompute")
+    assert "submit it 3 times for 3 runs" in printed
+    image = ("--container-image", "image:1", "--engine", "nemo")
+    assert run(*there, *image, "--dry-run")[0] == 2, "the ranks of srun train with the torch engine alone"
+
+
 def test_without_slurm_a_run_is_refused_but_the_script_is_shown(run, monkeypatch, tmp_path):
     monkeypatch.setattr(executors.shutil, "which", lambda _: None)
     code, _, printed = run("--executor", "slurm")

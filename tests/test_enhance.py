@@ -73,6 +73,12 @@ def side(document, platform):
     return next(row for row in document["results"] if row["platform"] == platform)
 
 
+def test_the_terminal_ends_with_the_headline_again(results, capsys):
+    assert main(["enhance", str(results), "--output-dir", str(results / "report"), "--no-plot"]) == 0
+    answer, *_, last = [part.strip() for part in capsys.readouterr().out.split("\n\n") if part.strip()]
+    assert answer == last
+
+
 def test_results_are_compared_side_by_side_and_written(results, tmp_path, capsys):
     assert enhance(results, "--output-dir", tmp_path / "report", picture=True) == 0
     shown = capsys.readouterr()

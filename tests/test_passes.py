@@ -250,6 +250,18 @@ def test_every_cell_of_a_process_is_compiled(monkeypatch):
     assert 0 < sizes[0] < sizes[1] < sizes[2]
 
 
+def test_a_terminal_of_120_columns_keeps_the_parts_of_a_step_and_their_ratio(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    values = spec().model_dump(exclude={"forward_only", "num_parameters"})
+    parts = {"forward": [4.0, 4.1], "backward": [8.0, 8.4], "optimizer": [1.0, 1.1]}
+    cell = with_figures(MicroResult(**values, trial_times_ms=(10.0, 11.0), peak_memory_gb=1.0), parts)
+    micro_options.print_table(cells_table([cell]))
+    heading = capsys.readouterr().out.splitlines()[0]
+    for column, shown in (("Forward, ms", True), ("Backward, ms", True), ("Backward / forward", True), ("CV", False)):
+        assert (column in heading) is shown, column
+
+
 @pytest.mark.parametrize(("columns", "left_out"), [(80, "Parameters"), (110, "Median, ms"), (200, None)])
 def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))

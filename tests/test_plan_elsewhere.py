@@ -117,13 +117,15 @@ def test_the_json_of_a_plan_is_the_configuration_of_the_training(capsys):
     assert (spec["platform"], spec["num_gpus"], spec["global_batch_size"], spec["engine"]) == ("amd", 4, 64, "torch")
 
 
-def test_gpu_states_the_device_of_a_log_where_a_log_is_found(folder, capsys):
+def test_a_log_that_lies_here_is_read_instead_of_the_plan_only_on_request(folder, capsys):
     row = " iteration {0}/ 9 | elapsed time per iteration (ms): 900.0 | global batch size: 8 | lm loss: 1.0E+01 |\n"
     (folder / "training_llama.log").write_text("".join(row.format(number) for number in range(1, 10)))
-    assert plan("--gpu", "MI300X", "--num-gpus", "8") == 0
-    printed = capsys.readouterr().out
-    assert "reading the training logs that were found" in printed
-    assert "WOULD TRAIN" not in printed
+    for engine in ("auto", "logs"):
+        assert plan("--gpu", "MI300X", "--num-gpus", "8", "--engine", engine) == 0
+        printed = capsys.readouterr().out
+        assert ("WOULD TRAIN" in printed, "Log of llama" in printed) == (
+            (True, False) if engine == "auto" else (False, True)
+        )
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,10 @@ from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, listed
 from tensorprimat.core.result import Result
+from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launchers
-from tensorprimat.engines.cluster import submit
-from tensorprimat.engines.registry import default_engine, log_scripts
+from tensorprimat.engines.cluster import executors, slurm, submit
+from tensorprimat.engines.registry import ENGINES, OWN, default_engine, log_scripts
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.reports import formatting, notices
@@ -134,8 +135,7 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
                 screen.complain(f"{job.model}: {error}")
                 worst = error.exit_code
             if request.cluster.executor:
-                folder = request.output / "cluster" / "dry_run"
-                screen.say(submit.executor_script(job.spec, request.cluster, module=job.module, folder=folder))
+                screen.say(_script(job, job.spec, request))
     if request.json:
         print(json.dumps([job.spec.model_dump(mode="json") for job in jobs if job.spec], indent=2))
     if not any(job.engine for job in jobs):
@@ -146,6 +146,16 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
     checked = f"no log for {listed(without)}" if without else passed
     screen.say(f"Dry run: nothing was trained, read or written{'' if worst else f'; {checked}'}")
     return worst
+
+
+def _script(job: Job, spec: RunSpec, request: Request) -> str:
+    """Return the script that the executor submits, or one for sbatch alone. Raises UsageError without NeMo-Run."""
+    cluster = request.cluster
+    if executors.writes_own_script(cluster) and job.engine is ENGINES[OWN]:
+        words = (*(["--model", job.model] if request.model == "all" else []), *request.words)
+        return slurm.batch_script(spec, cluster, words, runs=request.runs)
+    executors.check_submitter(cluster)
+    return submit.executor_script(spec, cluster, module=job.module, folder=request.output / "cluster" / "dry_run")
 
 
 def _show_end(screen: Screen, outcome: ModelOutcome) -> None:

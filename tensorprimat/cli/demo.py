@@ -9,7 +9,6 @@ from typing import Annotated
 
 from tensorprimat.cli.shared_options import switch, takes
 from tensorprimat.system.regular import resolved
-from tensorprimat.system.safe_text import one_line
 
 ENTRIES = {
     "AMD MI355X": "mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b",
@@ -17,7 +16,7 @@ ENTRIES = {
 }
 """Each vendor's own entry on eight GPUs."""
 GPUS = ("MI355X", "B200")
-"""GPUs that several submitters entered, for the sentence and the plot over submitters."""
+"""GPUs that several submitters entered, for the plot over submitters."""
 PICTURE = "mlperf_llama31_8b.png"
 
 
@@ -46,11 +45,10 @@ def command(
     from tensorprimat.analysis.published import find_baseline, result_of_baseline
     from tensorprimat.cli.compare import write_reports
     from tensorprimat.cli.options import writable_folder
-    from tensorprimat.core.mlperf_library import DERIVED, bundled
+    from tensorprimat.core.mlperf_library import bundled
     from tensorprimat.core.store import Loaded
     from tensorprimat.reports import harmless
-    from tensorprimat.reports.console import paragraph, print_summary
-    from tensorprimat.reports.mlperf_comparison import verdict_sentence
+    from tensorprimat.reports.console import headlines, print_summary
     from tensorprimat.reports.plots.canvas import can_draw
     from tensorprimat.reports.plots.mlperf import task
     from tensorprimat.session.second_process import second_process
@@ -71,15 +69,12 @@ def command(
         write_atomically(folder / PICTURE, task(whole, 0.95)["png"])
     screen = harmless.console(highlight=False)
     print_summary(comparison, screen)
-    below = (
-        f"Time to the same quality target, mean over several submitters: {verdict_sentence(whole, 0.95)}",
-        *(f"warning: {one_line(warning.text)}" for warning in whole.warnings),
-        f"Both sides are {DERIVED.format(round='v5.1')}.",
-    )
-    for one in below:
-        screen.print(paragraph(one, width=screen.width))
     page = resolved(folder / "comparison_report.html")
     print(f"Page: {page}")
+    if can_draw():
+        print(f"Plot of all submitters, {GPUS[0]} and {GPUS[1]}: {resolved(folder / PICTURE)}")
+    print()
+    screen.print(*headlines(comparison, screen.width), sep="\n")
     if not no_open:
         _open(page)
     return 0

@@ -129,7 +129,7 @@ def command(
       1  a run failed or was interrupted; finished measurements are kept
       2  a flag is wrong, or there is nothing to run or read
     """
-    options = {**locals(), **chosen, "typed": typed(context)}
+    options = {**locals(), **chosen, "typed": typed(context), "words": _words_of_ranks(context)}
     from tensorprimat.cli.benchmark import alternate, run_benchmark
 
     if ab:
@@ -143,6 +143,26 @@ def typed(context: typer.Context) -> frozenset[str]:
     return frozenset(
         name for name in context.params if getattr(context.get_parameter_source(name), "name", "DEFAULT") not in default
     )
+
+
+_OF_LAUNCH = {
+    "executor", "nodes", "num_gpus", "gpu", "runs", "append", "cooldown", "target_ci", "max_runs", "budget_minutes",
+    "dry_run", "json",
+}  # fmt: skip
+"""Options of the command that starts ranks; the ranks take the number of nodes and GPUs from their launcher."""
+
+
+def _words_of_ranks(context: typer.Context) -> tuple[str, ...]:
+    """Return the typed options as ranks take them that another launcher starts."""
+    of_launch = {*_OF_LAUNCH, *(one.name for one in CLUSTER_OPTIONS)}
+    set_here, words = typed(context), list[str]()
+    for option in context.command.params:
+        if option.name in set_here and option.name not in of_launch:
+            value = context.params[str(option.name)]
+            for one in value if isinstance(value, list | tuple) else (value,):
+                flag = option.opts[0] if one is not False else option.secondary_opts[0]
+                words += [flag] if isinstance(one, bool) else [flag, str(one)]
+    return tuple(words)
 
 
 def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:

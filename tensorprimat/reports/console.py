@@ -164,6 +164,7 @@ def summary(
         if len(warnings) > _MOST_WARNINGS:
             parts.append(Padding(safe(f"… and {len(warnings) - _MOST_WARNINGS} more in the report"), (0, 0, 0, 2)))
         parts.append(Text())
+    parts += headlines(comparison, width) if report.of_metrics else []  # the first ones have scrolled away
     return Group(*parts)
 
 
@@ -197,17 +198,20 @@ def _titled(content: Table, width: int) -> list[RenderableType]:
 
 def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
     """Return the first screen: the sentences that answer the comparison, and all ratios on one scale per rate."""
-    parts: list[RenderableType] = []
-    mean = comparison.mean_ratio
-    style = STYLES[mean.verdict] if mean is not None else ""
-    if len(comparison.pairs) == 1:
-        style = _style(comparison.pairs[0])
-    headlines = forest.answers(comparison)
-    parts += [paragraph(f"{one.sentence}.", style or "bold", width=width) for one in headlines]
-    parts += [paragraph(limits, "dim", width=width)] if (limits := formatting.limits_of(headlines)) else []
+    parts = headlines(comparison, width)
     for scale in forest.forests(comparison):
         parts += [Text(), Padding(_drawn(scale, width - INDENT), (0, 0, 0, INDENT))]
     return [*parts, Text()] if parts else []
+
+
+def headlines(comparison: Comparison, width: int) -> list[RenderableType]:
+    """Return the sentences that answer the comparison, and their limits."""
+    mean, answers = comparison.mean_ratio, forest.answers(comparison)
+    style = STYLES[mean.verdict] if mean is not None else ""
+    if len(comparison.pairs) == 1:
+        style = _style(comparison.pairs[0])
+    parts = [paragraph(f"{one.sentence}.", style or "bold", width=width) for one in answers]
+    return [*parts, *([paragraph(limits, "dim", width=width)] if (limits := formatting.limits_of(answers)) else [])]
 
 
 def _drawn(scale: forest.Forest, width: int) -> RenderableType:

@@ -26,7 +26,7 @@ from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append as appending
 from tensorprimat.session.budget import Budget
 
-_TAKEN = ("runs", "append", "typed", "dry_run", "json", "profile")
+_TAKEN = ("runs", "append", "typed", "words", "dry_run", "json", "profile")
 """Options that are copied into a request unchanged."""
 
 
@@ -50,6 +50,8 @@ class Request:
     budget: Budget = field(default_factory=lambda: Budget(runs=1))
     typed: frozenset[str] = frozenset()
     """Parameters that the user set on the command line; --budget-minutes may change the others."""
+    words: tuple[str, ...] = ()
+    """Arguments with which the ranks of a launcher train the same."""
     facts: UserFacts = field(default_factory=UserFacts)
     """Facts that the user states about a log; they do not apply to training."""
 
@@ -146,12 +148,14 @@ def check_request(request: Request) -> None:
 def plan_of(request: Request, machine: Machine) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:
     """Return the request, the machine that trains, the searches for logs by model, and the plan.
 
-    Without --executor, --gpu is a fact about a log. In a dry run without a log to read it is the GPU to plan for, and
-    the returned request states it as such. Raises UsageError where no engine can train there.
+    Without --executor, --gpu is a fact about a log. In a dry run it is the GPU to plan for, unless an engine that reads
+    logs was requested and finds one; the returned request states it as such. Raises UsageError where no engine can
+    train there.
     """
     if not request.cluster.executor:
         seen, searches, plan = plan_here(request, request.models, machine)
-        if not request.dry_run or request.facts.gpu is None or any(search.path for search in searches.values()):
+        reads = request.engine != "auto" and any(search.path for search in searches.values())
+        if not request.dry_run or request.facts.gpu is None or reads:
             return request, seen, searches, plan
         return _plan_for(request.facts.gpu, request, machine)
     node = executors.node_machine(request.cluster, request.settings.num_gpus, machine)

@@ -31,6 +31,7 @@ OPTION = "executor"
 """Option of a RunSpec: the value of --executor, if an executor starts its ranks."""
 TRAINS_THERE = tuple(name for name in NVIDIA_ORDER if ENGINES[name].under_executor)
 """Engines whose ranks an executor can start, in the order in which `auto` tries them."""
+TIME_LIMIT = "01:00:00"  # of a Slurm job without --time
 NODE = "node"  # host name of a node that is not known yet
 NEMO_RUN = "pip install 'nemo_run==0.11.1' 'leptonai<0.28' (newer leptonai breaks its import)"
 WITHOUT = {
@@ -158,13 +159,26 @@ def check_cluster(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, 
         raise UsageError(
             f"--output {folder}: NeMo-Run cannot work in a path with spaces or /nemo_run; choose another folder"
         )
-    if missing := [package for package in executor.packages if not importable(package)]:
-        raise UsageError(
-            f"--executor {name} needs {', '.join(missing)}, not installed here; {executor.install}, {WITHOUT[command]}"
-        )
+    if not (dry_run and writes_own_script(cluster, command)):
+        check_submitter(cluster, command)
     if not dry_run and executor.program and shutil.which(executor.program) is None:
         raise UsageError(
             f"--executor {name}: {executor.program} is not on this machine; run this where it is, {WITHOUT[command]}"
+        )
+
+
+def writes_own_script(cluster: Cluster, command: str = "run") -> bool:
+    """Return True if a dry run writes the batch script without NeMo-Run: a training on Slurm, where it is absent."""
+    return cluster.executor == "slurm" and command == "run" and not importable("nemo_run")
+
+
+def check_submitter(cluster: Cluster, command: str = "run") -> None:
+    """Raise UsageError if this machine lacks packages that the executor needs."""
+    executor = EXECUTORS[cluster.executor]
+    if missing := [package for package in executor.packages if not importable(package)]:
+        raise UsageError(
+            f"--executor {cluster.executor} needs {', '.join(missing)}, not installed here; {executor.install}, "
+            f"{WITHOUT[command]}"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.engines.cluster import slurm
-from tensorprimat.engines.cluster.executors import Cluster, JobSpec
+from tensorprimat.engines.cluster.executors import TIME_LIMIT, Cluster, JobSpec
 
 _PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": "/nemo_run"}
 """Executor → path of the job's folder as the ranks see it. Other executors share this machine's file system, so that
@@ -54,7 +54,7 @@ def _slurm(run: Any, cluster: Cluster, spec: JobSpec, folder: Path) -> Any:
     return run.SlurmExecutor(
         account=cluster.account,
         partition=cluster.partition,
-        time=cluster.time or "01:00:00",
+        time=cluster.time or TIME_LIMIT,
         nodes=spec.num_nodes,
         ntasks_per_node=spec.num_gpus,
         gpus_per_node=_gpus(spec) if slurm.counts_gpus(cluster.partition) else None,
