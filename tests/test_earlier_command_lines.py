@@ -38,7 +38,8 @@ def run(*arguments):
 
 def parsed(command, *arguments):
     """Return the parameters that a command line gives a command, which is not run."""
-    module = import_module(f"tensorprimat.cli.{earlier.command_of(command) or command}")
+    name = earlier.meant_by(earlier.command_of(command) or command, arguments)
+    module = import_module(f"tensorprimat.cli.{name}")
     seen = {}
 
     def take(**values):
@@ -81,6 +82,8 @@ def test_every_long_option_is_understood_with_underscores(command, capsys):
         ("passes", ["--results-dir", "mine"], "output", Path("mine")),
         ("passes", ["--output-dir", "mine"], "output", Path("mine")),
         ("passes", ["--model_size", "small"], "model_size", "small"),
+        ("benchmark", ["--model-size", "small", "--forward_only"], "pass_name", "forward"),
+        ("benchmark", ["--model", "llama"], "model", "llama"),
         ("passes", ["--model-sizes", "small", "medium", "large", "--seed", "1"], "model_size", "small,medium,large"),
         ("sweep", ["--context_length", "128", "256", "--compile"], "context_length", "128,256"),
         ("sweep", ["--context-lengths", "128,256"], "context_length", "128,256"),

@@ -336,17 +336,17 @@ def test_a_script_fails_as_its_training_does(clone, place):
     assert "the fake was told to fail" in done.stderr
 
 
-@pytest.mark.parametrize("fair", [False, True])
-def test_the_dual_comparison_labels_each_result_with_its_methodology(tmp_path, clone, place, fair):
+@pytest.mark.parametrize(("model", "fair"), [("llama", False), ("qwen", False), ("llama", True)])
+def test_the_dual_comparison_labels_each_result_with_its_methodology(tmp_path, clone, place, model, fair):
     out = tmp_path / "results"
     variables = {"FAIR_CONFIG": "1"} if fair else {}
-    done = script(clone, place, "run_amd_dual_comparison.sh", "llama", "--output", str(out), **variables)
+    done = script(clone, place, "run_amd_dual_comparison.sh", model, "--output", str(out), **variables)
     assert done.returncode == 0, done.stderr
     made = {path.name: json.loads(path.read_text())["methodology"] for path in out.glob("*.json")}
-    both = {"benchmark_rocm_llama.json": "agreed", "benchmark_rocm_llama_identical.json": "identical"}
-    assert made == ({"benchmark_rocm_llama_identical.json": "identical"} if fair else both)
-    assert ("./benchmark.py --model llama --methodology agreed" in done.stdout) is not fair
-    assert "./benchmark.py --model llama --methodology identical" in done.stdout
+    methodologies = ("identical",) if fair else ("max", "identical")
+    assert made == {f"benchmark_rocm_{model}_{name}.json": name for name in methodologies}
+    named = re.findall(rf"  ./benchmark.py --model {model} --methodology (\w+)", done.stdout)
+    assert named == list(methodologies)
 
 
 def test_the_configuration_check_shows_the_differences_from_the_nvidia_side(clone, place):

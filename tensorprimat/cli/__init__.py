@@ -150,7 +150,7 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
         print(OVERVIEW.format(commands="\n".join(_lines())), end="")
         return 0 if arguments else 2
     typed, *rest = arguments
-    name = typed if typed in COMMANDS else earlier.command_of(typed) or typed
+    name = earlier.meant_by(typed if typed in COMMANDS else earlier.command_of(typed) or typed, rest)
     if name == "--version":
         print(f"tprimat {__version__}")
         return 0

@@ -88,6 +88,19 @@ def command_of(name: str) -> str | None:
     return next((command for command, earlier in EARLIER_COMMANDS.items() if stem in earlier), None)
 
 
+_OF_TIMED_PASSES = {"model-size", "model-sizes", "d-model"}
+
+
+def meant_by(command: str, arguments: Sequence[str]) -> str:
+    """Return the command that arguments are for: two of the earlier scripts are called benchmark.py.
+
+    >>> meant_by("run", ["--model_size", "small"]), meant_by("run", ["--model", "llama"])
+    ('passes', 'run')
+    """
+    typed = {word[2:].partition("=")[0].replace("_", "-") for word in arguments if word.startswith("--")}
+    return "passes" if command == "run" and typed & _OF_TIMED_PASSES else command
+
+
 def option_of(command: str, name: str) -> str:
     """Return today's spelling of a long option without its hyphens.
 
