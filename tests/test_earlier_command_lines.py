@@ -15,7 +15,7 @@ import plausible
 import pytest
 from test_run_command import write_log
 
-from tensorprimat.cli import COMMANDS, earlier, main
+from tensorprimat.cli import COMMANDS, earlier, main, options
 from tensorprimat.core import store
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
@@ -24,6 +24,14 @@ SMALL = [
     *("--d_model", "32", "--d_ff", "64", "--num_layers", "1", "--num_heads", "2", "--vocab", "64"),
     *("--context_length", "8", "--batch_size", "1", "--device", "cpu", "--num_trials", "2", "--num_warmups", "1"),
 ]
+
+
+REQUIRED = {
+    "aggregate": ["cells"],
+    "mlperf": ["list"],
+    "convert": ["--model", "llama", "--source", "x"],
+    "pretrain": ["--model", "llama"],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +115,20 @@ def test_every_long_option_is_understood_with_underscores(command, capsys):
 )
 def test_an_old_option_means_its_current_name(command, old, field, value):
     assert parsed(command, *old)[field] == value
+
+
+def test_a_slash_at_the_end_makes_every_output_a_folder():
+    taken = {}
+    for command in COMMANDS:
+        names = inspect.signature(import_module(f"tensorprimat.cli.{command}").command, eval_str=True).parameters
+        if output := {"output", "output_dir"} & set(names):
+            flag = f"--{min(output).replace('_', '-')}"
+            for value in ("name.json/", "name.json"):
+                place = parsed(command, *REQUIRED.get(command, ()), flag, value)[min(output)]
+                taken.setdefault(options.named_file(flag, place) is None, set()).add((command, value))
+    assert {value for _, value in taken[True]} == {"name.json/"}
+    assert {value for _, value in taken[False]} == {"name.json"}
+    assert len(taken[True]) >= 12
 
 
 def test_old_names_are_not_in_the_manual(capsys):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from tensorprimat.cli.shared_options import TypedFolder
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.quantities import TypedNumber, alternatives
 from tensorprimat.system import atomic
@@ -55,6 +56,10 @@ REPORT_ENDINGS = (*FILE_ENDINGS, ".html", ".png")
 """Suffixes that make a value of --output-dir of a comparison one file of its report."""
 
 
+def _ending(path: Path) -> str:
+    return "" if isinstance(path, TypedFolder) else path.suffix.lower()
+
+
 def to_file(endings: Sequence[str]) -> str:
     """Return the end of the help of an option that takes a folder or a file with one of these suffixes."""
     return f"; a name that ends in {alternatives(endings)} is a file."
@@ -65,8 +70,8 @@ TO_FILE = to_file(FILE_ENDINGS)
 
 def refuse_file(flag: str, path: Path, instead: str, endings: Sequence[str] = FILE_ENDINGS) -> None:
     """Raise UsageError if the name has the suffix of a file, but this option takes a folder. instead: advice."""
-    if path.suffix.lower() in endings:
-        raise UsageError(f"{flag} {path}: this option writes no {path.suffix.lower()} file; {instead}")
+    if _ending(path) in endings:
+        raise UsageError(f"{flag} {path}: this option writes no {_ending(path)} file; {instead}")
 
 
 def picture_form(flag: str, path: Path) -> str:
@@ -86,8 +91,9 @@ def named_file(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) -> 
 
     >>> named_file("--output", Path("results.csv")), named_file("--output", Path("results"))
     (PosixPath('results.csv'), None)
+    >>> named_file("--output", TypedFolder("results.csv/"))
     """
-    if path.suffix.lower() not in endings:
+    if _ending(path) not in endings:
         return None
     if why := atomic.refused_file(path):
         raise UsageError(f"{flag} {path}: {why}; choose another name")

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -119,18 +120,31 @@ def with_options(parameters: Sequence[inspect.Parameter], *, after: str | None) 
     return decorate
 
 
+class TypedFolder(type(Path())):  # type: ignore[misc]
+    """The value of --output with a slash at its end: a folder, whatever its suffix."""
+
+
+def _output(text: str | Path) -> Path:
+    return TypedFolder(text) if str(text).endswith("/") else Path(text)
+
+
 def with_flags_by_name(command: Command) -> Command:
     """Give each option that takes a value and states no flag the flag of its parameter's name; return the command.
 
     typer 0.27 would derive it from the placeholder where both are the same word: `--ENGINE` for `--engine ENGINE`.
+    --output keeps the slash at its end, which a Path loses.
     """
-    signature = inspect.signature(command, eval_str=True)
+    signature, parameters = inspect.signature(command, eval_str=True), []
     for parameter in signature.parameters.values():
         for option in getattr(parameter.annotation, "__metadata__", ()):
             states_flag = isinstance(option, OptionInfo) and (option.param_decls or isinstance(option.default, str))
             if isinstance(option, OptionInfo) and option.metavar and not states_flag:
                 option.param_decls = (f"--{parameter.name.replace('_', '-')}",)
-    command.__signature__ = signature  # type: ignore[attr-defined]
+            if isinstance(option, OptionInfo) and parameter.name in ("output", "output_dir"):
+                option.parser = _output
+                parameter = parameter.replace(annotation=Annotated[Any, option])  # typer makes a Path of a Path
+        parameters.append(parameter)
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return command
 
 
