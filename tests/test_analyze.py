@@ -145,7 +145,7 @@ def test_loops_of_links_end_and_a_folder_reached_twice_is_read_once(old, capsys)
 
 def test_results_are_listed_as_results_and_their_history_is_not_entered(old, capsys):
     store.save(logs.read(old / "amd-logs/llama/log.txt"), old / "output", stamp="x")
-    rows = listed(capsys)
+    rows = listed(capsys, "output")
     assert [row["format"] for name, row in rows.items() if name.startswith("output")] == ["result"]
 
 
@@ -159,6 +159,17 @@ def test_save_writes_a_result_for_every_log_and_keeps_all_in_history(old, capsys
     before = sorted((old / "output/history").iterdir())
     analyze(capsys, "output", "--save")  # results are not logs: nothing new
     assert sorted((old / "output/history").iterdir()) == before
+
+
+@pytest.mark.usefixtures("old")
+def test_a_result_is_not_listed_next_to_the_log_that_it_is_from(capsys):
+    analyze(capsys, "amd-logs", "nvi-logs", "--save")
+    _, before, _ = analyze(capsys, "amd-logs", "nvi-logs", "--csv")
+    _, after, err = analyze(capsys, "amd-logs", "nvi-logs", "output", "--csv")
+    assert after == before
+    assert "left out: 2 results of logs that are listed" in err
+    _, alone, _ = analyze(capsys, "output", "--csv")
+    assert len(alone.splitlines()) == 3
 
 
 def test_save_pools_logs_of_one_benchmark_and_says_so_but_not_across_folders_of_two_vendors(old, capsys):

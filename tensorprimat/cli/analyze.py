@@ -34,7 +34,8 @@ def command(
     model or precision taken from the path is marked with *. The column from_path of --json and --csv lists all settings
     taken from the path, the platform included. Unreadable files are listed and do not stop the command; files without
     training data are counted. Profiles have a separate table; for two profiles it also shows the ratio of each row.
-    With --save each log becomes a result in DIR (and in DIR/history), for compare_results.py.
+    With --save each log becomes a result in DIR (and in DIR/history), for compare_results.py. A result of logs that are
+    listed is not listed again.
 
     \b
     Examples:

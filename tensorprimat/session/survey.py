@@ -11,7 +11,7 @@ from tensorprimat.core import identity, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.fact_values import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.moments import seconds_since_1970
-from tensorprimat.core.quantities import listed
+from tensorprimat.core.quantities import counted, listed
 from tensorprimat.core.survey import Item, Survey, SurveyedFile
 from tensorprimat.logs import survey
 from tensorprimat.session.extract import Extracted, joined_logs
@@ -43,13 +43,23 @@ def survey_folders(
     notes: list[str] = []
     if save_to is not None:
         saved, notes = _save(found, save_to, partial(survey.survey_item, stated=stated, alone=len(items) == 1))
+    listed_logs = {digest for one in found if one.format != "result" for digest in _sources(one)}
+    once = [one for one in found if one.format != "result" or not _sources(one) or _sources(one) - listed_logs]
+    if repeats := len(found) - len(once):
+        notes.append(f"left out: {counted(repeats, 'result')} of logs that are listed")
     return Survey(
         places=tuple(places),
-        found=tuple(found),
+        found=tuple(once),
         foreign=len(every) - len(found),
         saved=tuple(saved),
         notes=tuple(notes),
     )
+
+
+def _sources(finding: SurveyedFile) -> set[str]:
+    """Return the SHA-256 of each log that a finding is from; empty if one is unknown."""
+    known = [source.sha256 for source in finding.result.provenance.sources] if finding.result else []
+    return {digest for digest in known if digest} if all(known) else set()
 
 
 def _places(folders: Sequence[Path]) -> list[Path]:
