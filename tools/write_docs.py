@@ -15,11 +15,15 @@ import json
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+
+from tensorprimat.cli import COMMANDS  # noqa: E402  # of this checkout
+
 SCRIPTS = {
     "run": "benchmark.py",
     "extract": "extract_primus_metrics.py",
@@ -33,18 +37,25 @@ SCRIPTS = {
 
 
 def commands_page() -> str:
-    """Return the manual of every command, as --help prints it."""
-    from tensorprimat.cli import COMMANDS
-
-    parts = ["# Commands\n\nEvery command with its manual, as `--help` prints it. Written by `tools/write_docs.py`.\n"]
+    """Return the list of commands, each with a link to its page and the anchor that it had when all were on one."""
+    rows = []
     for name, says in COMMANDS.items():
-        shown = subprocess.run(
-            [sys.executable, "-m", "tensorprimat", name, "--help"],
-            cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
-        ).stdout  # fmt: skip
         script = f" (`{SCRIPTS[name]}`)" if name in SCRIPTS else ""
-        parts.append(f"## tprimat {name}{script}\n\n{says[0].upper()}{says[1:]}.\n\n```text\n{shown.rstrip()}\n```\n")
-    return "\n".join(parts)
+        anchor = f"tprimat-{name}" + (f"-{SCRIPTS[name].replace('.', '')}" if name in SCRIPTS else "")
+        rows.append(f'| <a id="{anchor}"></a>[`tprimat {name}`](commands/{name}.md){script} | {says} |')
+    head = "# Commands\n\nEvery command, with a link to its manual. Written by `tools/write_docs.py`.\n"
+    return "\n".join([head, "| command | what it does |", "|---|---|", *rows, ""])
+
+
+def command_page(name: str) -> str:
+    """Return the manual of one command, as --help prints it."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "tensorprimat", name, "--help"],
+        cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "100", "PATH": "/usr/bin:/bin"},
+    ).stdout  # fmt: skip
+    says = f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}."
+    script = f" `{SCRIPTS[name]}` is the same command." if name in SCRIPTS else ""
+    return f"# tprimat {name}\n\n{says}{script}\n\n```text\n{shown.rstrip()}\n```\n"
 
 
 def result_page() -> str:
@@ -218,6 +229,7 @@ without an MFU; `tprimat mlperf list` prints all entries. TensorPrimat measured 
 
 PAGES = {
     "docs/reference/commands.md": commands_page,
+    **{f"docs/reference/commands/{name}.md": partial(command_page, name) for name in COMMANDS},
     "docs/reference/expected-mfu.md": mfu_page,
     "docs/reference/result-file.md": result_page,
     "docs/result.schema.json": schema,
