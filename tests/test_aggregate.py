@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from each import in_each
 
 import tensorprimat
 from tensorprimat.analysis import aggregate
@@ -229,7 +230,7 @@ def test_a_script_in_a_model_name_is_escaped_in_html_and_markdown():
     assert "<script>" not in reports.render_markdown(tables, heading="h")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("text", "expected"),
     [
         ("1000/mean_time_ms", 10.0),
@@ -259,7 +260,7 @@ def test_an_expression_gives_its_value_or_none_if_it_cannot_be_evaluated(text, e
     assert value(text, missing=None) == expected
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("text", "expected"),
     [
         ("time < 300", [True, None, False]),
@@ -303,18 +304,18 @@ def test_an_unmeasured_value_stays_unmeasured_and_is_never_true(text, expected):
     assert plain(evaluate(text, frame_of(rows)[1:], flag="--add")) == expected[1:], "also of a part of the cells"
 
 
-@pytest.mark.parametrize("text", ["abs(1, 2)", "sqrt()", "round(1, 2, 3)", "min()"])
+@in_each("text", ["abs(1, 2)", "sqrt()", "round(1, 2, 3)", "min()"])
 def test_a_function_of_too_many_or_too_few_values_is_refused(text):
     with pytest.raises(UsageError, match=r"--add .*: \w+ does not take \d values; use columns"):
         value(text)
 
 
-@pytest.mark.parametrize("text", ["batch_size", "max(batch_size, 4)", "-(-batch_size)", "round(batch_size / 1)"])
+@in_each("text", ["batch_size", "max(batch_size, 4)", "-(-batch_size)", "round(batch_size / 1)"])
 def test_a_whole_number_without_arithmetic_stays_whole(text):
     assert repr(value(text)) == "4"
 
 
-@pytest.mark.parametrize(
+@in_each(
     "text",
     [
         "__import__('os').system('true')", "mean_time_ms.real", "(lambda: 1)()", "[1][0]", "open('x')", "f'{1}'",
@@ -336,7 +337,7 @@ def test_an_added_column_may_use_another_added_column():
     assert cells["rate"].tolist() == pytest.approx([10.0])
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("conditions", "left"),
     [
         (["model_size=small"], 3),
@@ -439,7 +440,7 @@ def test_a_backward_time_measured_directly_is_preferred_to_a_difference():
     assert "timed directly" in found.method
 
 
-@pytest.mark.parametrize("both", [[100.0], [], None, [100.0, None]])
+@in_each("both", [[100.0], [], None, [100.0, None]])
 def test_trials_that_cannot_be_paired_give_no_deviation(both):
     found = pair(alone=[40.0, 42.0], both=both)
     assert (found.backward_ms, found.backward_std_ms, found.backward_cv_percent) == (60.0, None, None)

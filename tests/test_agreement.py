@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core import agreement
@@ -39,10 +40,10 @@ def axolotl(gpus: int, accumulated: int, *, counts: str, bar: bool, world: bool)
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("world", [True, False], ids=["GPUs stated", "GPUs by the batch"])
-@pytest.mark.parametrize("bar", [True, False], ids=["timed", "untimed"])
-@pytest.mark.parametrize("counts", ["one GPU", "all GPUs, one batch"])
-@pytest.mark.parametrize(("gpus", "accumulated"), [(8, 1), (8, 4), (2, 8)])
+@in_each("world", [True, False])
+@in_each("bar", [True, False])
+@in_each("counts", ["one GPU", "all GPUs, one batch"])
+@in_each(("gpus", "accumulated"), [(8, 1), (8, 4), (2, 8)])
 def test_a_rate_per_gpu_counts_what_the_counters_and_the_clock_of_the_log_say(
     read_text: Any, gpus: int, accumulated: int, counts: str, bar: bool, world: bool
 ) -> None:
@@ -81,7 +82,7 @@ def told(result: Result) -> list[str]:
     return [warning for warning in result.warnings if warning.startswith(("tokens_per_second: ", "tflops"))]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("rates", "right"),
     [
         ({"tokens_per_second": 32768.0, "gpus": 8}, 32768),
@@ -114,7 +115,7 @@ def test_tflops_choose_between_readings_that_a_known_factor_separates_and_remove
 TOTAL, PER_GPU, SAMPLES = agreement.TOTAL, agreement.PER_GPU, "reported_samples_per_second"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("columns", "gpus", "right", "why"),
     [
         ({TOTAL: 4096.0, SAMPLES: 16.0}, 8, 4096, "counts one GPU, because samples/s"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from each import in_each
 from plausible import result
 from test_run_command import LAPTOP, engine, folder, run  # noqa: F401  # fixtures
 
@@ -158,7 +159,7 @@ def test_the_checks_of_an_interval_are_in_both_files_if_a_later_run_fails(machin
     assert [(len(side.runs), side.provenance.looks) for side in sides] == [(5, 3), (5, 3)]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "printed"),
     [
         (("--ab", "--precision fp32"), "give it twice"),

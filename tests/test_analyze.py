@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import cli, logs
 from tensorprimat.core import store
@@ -81,7 +82,7 @@ def test_facts_of_the_file_win_over_those_of_its_path(old, capsys):
     assert (row["model"], row["from_path"]) == ("pythia-160m", [])
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("parts", "model", "precision"),
     [
         (("amd-logs", "llama", "log.txt"), "llama", None),

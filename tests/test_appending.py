@@ -1,6 +1,7 @@
 """--append: runs of one result are runs of one configuration."""
 
 import pytest
+from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
@@ -22,7 +23,7 @@ def planned(**changes):
     return append.planned_result(spec, NODE)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "difference"),
     [
         ({"tensor_model_parallel_size": 2}, "tensor parallel (4 there, 2 here)"),

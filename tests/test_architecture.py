@@ -11,7 +11,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from syntax import in_each, nodes
+from each import in_each
+from syntax import nodes
 
 from tensorprimat.engines.registry import ENGINES
 
@@ -96,7 +97,7 @@ def refused(room, module):
     return top == "tensorprimat" and bool(rest) and rest[0] in MAY_IMPORT and rest[0] not in MAY_IMPORT[room] | {room}
 
 
-@pytest.mark.parametrize(
+@in_each(
     "planted",
     [
         "from tensorprimat.measure import preflight_rank", 'import_module("tensorprimat.measure.preflight_rank")',
@@ -169,7 +170,7 @@ HEAVY = ("torch", "lightning", "transformers", "matplotlib", "numpy", "scipy", "
 SCRIPTS = sorted(path.name for path in ROOT.glob("*.py") if "__main__" in path.read_text() and path.stem != "setup")
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@in_each("script", SCRIPTS)
 def test_help_of_every_command_loads_nothing_heavy_and_shows_its_manual(script):
     show = (
         "import runpy, sys\n"
@@ -246,7 +247,7 @@ def test_no_files_import_one_another_in_a_cycle():
     assert "tensorprimat.engines.torch.engine" in imports["tensorprimat.engines.modules"]  # by a string
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("table", "engine"),
     [
         ('ROW = Row(module="tensorprimat.engines.own")', "from tensorprimat.engines.table import ROW"),
@@ -362,7 +363,7 @@ def test_no_module_compares_the_name_of_an_engine(path):
     assert not left, f"{name}: declare a field in the engine's row instead of {left}"
 
 
-@pytest.mark.parametrize(
+@in_each(
     "planted",
     [
         'spec.engine == "nemo"', 'engine not in ("auto", "torch")', 'job.engine is ENGINES["primus"]',
@@ -375,7 +376,7 @@ def test_a_comparison_with_the_name_of_an_engine_is_found(planted):
     assert list(compares_engines(planted))
 
 
-@pytest.mark.parametrize("harmless", ['importable("torch")', 'PACKAGES = ("torch", "lightning")', "engine == OWN"])
+@in_each("harmless", ['importable("torch")', 'PACKAGES = ("torch", "lightning")', "engine == OWN"])
 def test_comparing_names_of_packages_is_not_reported_as_a_choice_of_engine(harmless):
     assert not list(compares_engines(harmless))
 
@@ -423,7 +424,7 @@ def test_no_module_decides_by_the_text_of_a_formula(path):
     assert not found, f"{path.name}, lines {found}: make it a field of the term, the metric or the estimate"
 
 
-@pytest.mark.parametrize(
+@in_each(
     "planted",
     ['"Σ seconds" in term.formula', 'term.formula.startswith("reported_")', "metric.formula == FROM_FILE",
      'rate.put_in.partition(": ")[0]', '"Holm" in pair.ratio.estimate.rests_on', "symbol in used.formula"],
@@ -506,7 +507,7 @@ def test_every_interface_is_implemented_by_several_modules():
     assert [name for name in INTERFACES if names[name] < 2] == []
 
 
-@pytest.mark.parametrize(
+@in_each(
     "planted",
     [
         "def planted():\n    pass", "async def planted():\n    pass", "class planted:\n    pass", "planted = 1",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import in_each
 from job_logs import Job, megatron
 
 from tensorprimat import logs
@@ -341,8 +342,8 @@ def test_few_dates_that_contradict_the_steps_only_warn():
     assert warned([2.0] * 2, [0.0, 3.2]) == ""
 
 
-@pytest.mark.parametrize("count", [3, 4, 7, 8, 20])
-@pytest.mark.parametrize(("own", "gap"), [(0.1, 0.3), (0.1, 1.0), (0.3, 0.1), (0.1, 0.1006), (0.02, 0.025)])
+@in_each("count", [3, 4, 7, 8, 20])
+@in_each(("own", "gap"), [(0.1, 0.3), (0.1, 1.0), (0.3, 0.1), (0.1, 0.1006), (0.02, 0.025)])
 def test_short_steps_are_compared_with_dates_as_long_ones_are(count, own, gap):
     """A second of printing, which dates of long trainings may hide, is ten steps of 0.1 s."""
     dates = [gap * n + 0.0007 * (n % 2) for n in range(count)]

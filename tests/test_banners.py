@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -20,7 +21,7 @@ DUMPED_FIRST = {
 """Settings in the order in which frameworks print them: the sequence length before the line that starts training."""
 
 
-@pytest.mark.parametrize("name", DUMPED_FIRST)
+@in_each("name", DUMPED_FIRST)
 def test_settings_before_the_line_that_starts_training_belong_to_what_follows(tmp_path: Path, name: str) -> None:
     lines: list[str] = []
     for number, (length, seconds) in enumerate(((2048, 2.0), (4096, 4.1), (2048, 2.02))):

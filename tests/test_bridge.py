@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from each import in_each
 
 from tensorprimat.core import store
 from tensorprimat.core.data_rows import tomllib
@@ -140,7 +141,7 @@ def test_every_value_of_the_spec_is_set_in_the_recipe(tmp_path):
 OFFERED = [f"llama3_8b_pretrain_8gpu_{gpu}_{kind}_config" for gpu in ("h100", "gb200") for kind in ("bf16", "fp8cs")]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "gpu", "name"),
     [
         ({"precision": "fp8"}, "NVIDIA H100 80GB HBM3", "llama3_8b_pretrain_8gpu_h100_fp8cs_config"),
@@ -191,7 +192,7 @@ def test_a_version_that_has_moved_a_setting_is_followed_or_refused_by_name(tmp_p
         bridge.configure_recipe(older, spec(tmp_path))
 
 
-@pytest.mark.parametrize("version", FACTS["versions"], ids=lambda version: version["version"])
+@in_each("version", FACTS["versions"])
 def test_every_name_used_of_megatron_bridge_is_in_each_of_its_versions(version):
     for model in MODELS:
         assert bridge.recipe_name(model, version["recipes"]).startswith(bridge.BRIDGE_RECIPES[model])
@@ -206,7 +207,7 @@ def test_a_package_without_the_recipe_is_refused():
         bridge.recipe_name("llama", dir(SimpleNamespace()))
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("machine", "stated", "complaint"),
     [
         (LAPTOP, {}, "--engine bridge needs an NVIDIA GPU, and this is a CPU machine"),

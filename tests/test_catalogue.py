@@ -5,6 +5,7 @@ import math
 import re
 
 import pytest
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core import catalogue, data_rows, methodologies, mlperf_rules, names
@@ -64,14 +65,14 @@ DRIVER_NAMES = {
 }
 
 
-@pytest.mark.parametrize(("printed", "name"), DRIVER_NAMES.items())
+@in_each(("printed", "name"), DRIVER_NAMES.items())
 def test_a_device_is_found_by_the_name_that_its_driver_prints(printed, name):
     assert find_gpu(printed).name == name
     assert find_gpu(printed.lower()).name == name
     assert find_gpu(printed.upper()).name == name
 
 
-@pytest.mark.parametrize(
+@in_each(
     "printed",
     [
         None,
@@ -94,7 +95,7 @@ def test_an_unknown_device_is_none_and_never_a_default(printed):
     assert find_gpu(printed) is None
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("written", "name"),
     [
         ("AMD Instinct MI355X 288GB HBM3e", "MI355X"),
@@ -110,7 +111,7 @@ def test_the_name_of_a_submission_finds_its_device_despite_memory_and_brackets(w
     assert found.name == name
 
 
-@pytest.mark.parametrize("written", ["NVIDIA H200 64GB", "MI355X 64GB HBM3e", "288GB HBM3e", "Unknown (8 cores)"])
+@in_each("written", ["NVIDIA H200 64GB", "MI355X 64GB HBM3e", "288GB HBM3e", "Unknown (8 cores)"])
 def test_a_name_with_another_memory_is_not_in_the_catalogue(written):
     assert find_gpu(written) is None
 
@@ -167,7 +168,7 @@ def test_fp4_of_b300_is_not_derived_from_fp8():
     assert (fp4.value, fp4.low, fp4.high) == (None, 12600, 13500)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "precision", "megahertz", "multiply_adds", "units"),
     [
         ("H100 SXM", "bf16", 1830, 512, 528),
@@ -253,7 +254,7 @@ def test_the_batch_of_every_configuration_divides_over_eight_gpus():
         assert row.source, row
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("methodology", "model", "platform", "gpu", "precision", "values"),
     [  # tensor parallel, context parallel, micro batch, global batch, sequence, precision
         ("max", "llama", "nvd", "H100 SXM", None, (1, 2, 1, 128, 8192, "fp8")),

@@ -7,20 +7,21 @@ import re
 
 import pytest
 import typer.main
+from each import in_each
 from typer.utils import get_params_from_function
 
 from tensorprimat.cli import COMMANDS, main
 from tensorprimat.cli.shared_options import number_as_typed
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@in_each("command", COMMANDS)
 def test_help_names_no_type_of_python(command, capsys):
     assert main([command, "--help"]) == 0
     printed = capsys.readouterr().out
     assert not re.search(r"<(list|str|path|int)\b|\bx>=", printed)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("arguments", "says"),
     [
         (["run", "--runs", "many"], "tprimat run: --runs many: must be a whole number"),
@@ -39,8 +40,8 @@ def test_a_value_that_is_no_number_is_named_as_typed(arguments, says, capsys):
     assert capsys.readouterr().err.splitlines() == [says]
 
 
-@pytest.mark.parametrize("typed", ["1e999", "-0.50", "nan", "-1_0.0", "-Infinity"])
-@pytest.mark.parametrize(
+@in_each("typed", ["1e999", "-0.50", "nan", "-1_0.0", "-Infinity"])
+@in_each(
     ("command", "flag"),
     [
         (["run", "--model", "llama", "--engine", "torch", "--dry-run"], "--cooldown"),
@@ -56,7 +57,7 @@ def test_a_number_out_of_range_is_named_as_typed(command, flag, typed, capsys):
     assert line.startswith(f"tprimat {command[0]}: {flag} {typed}: must be ")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@in_each("name", COMMANDS)
 def test_every_option_with_a_number_keeps_its_text(name):
     command = importlib.import_module(f"tensorprimat.cli.{name}").command
     numbers = [one for one in get_params_from_function(command).values() if "float" in str(one.annotation)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import in_each
 from plausible import means_only, result
 
 from tensorprimat.analysis import estimates
@@ -108,7 +109,7 @@ def test_models_are_paired_with_themselves_only():
     assert comparison.pairs == ()
 
 
-@pytest.mark.parametrize("by", ["engine", "precision", "preset", "gpu"])
+@in_each("by", ["engine", "precision", "preset", "gpu"])
 def test_sides_can_be_distinguished_by_engine_precision_preset_or_gpu(by):
     labels = [side.label for side in compare(files(result("h100"), result("mi300x")), by=by).sides]
     assert len(set(labels)) == 2
@@ -380,7 +381,7 @@ def test_the_mean_over_models_of_single_runs_has_no_verdict():
     assert (mean.verdict, mean.estimate.low) == ("too_few_runs", None)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("options", "named"),
     [({"by": "colour"}, "--by"), ({"confidence": 1.0}, "--confidence"), ({"assume_run_cv": 0.0}, "--assume-run-cv")],
 )
@@ -496,7 +497,7 @@ def test_one_machine_per_side_is_named_unless_several_were_measured_or_assumed()
     assert unlike == "one machine or node set per side; other machines may differ"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("hour", "hosts", "scope"),
     [
         (12, ("a", "b"), "one machine per side, one side after the other; other machines may differ"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import plausible
 import pytest
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core import store
@@ -140,7 +141,7 @@ def test_a_file_of_the_first_version_is_reported(tmp_path, capsys):
     assert files_of(tmp_path / "out") == {name for name in WRITTEN if "loss" not in name}
 
 
-@pytest.mark.parametrize(
+@in_each(
     "rate",
     [
         {"samples_per_second": 10.0},
@@ -184,7 +185,7 @@ def _empty_folder(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("make", "says"),
     [
         (lambda tmp_path: tmp_path / "missing.json", "no such file"),

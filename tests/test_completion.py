@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat.analysis import mlperf_choice
 from tensorprimat.cli import COMMANDS, completion, known_values, main
@@ -121,7 +122,7 @@ NAMED = {
 """Options whose values are names that the tool knows."""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@in_each("command", COMMANDS)
 def test_every_option_that_takes_a_known_name_offers_names(command):
     parameters = inspect.signature(import_module(f"tensorprimat.cli.{command}").command, eval_str=True).parameters
     for name in NAMED & set(parameters):
@@ -141,7 +142,7 @@ def test_every_offered_name_is_read_as_the_name_itself():
         assert grid.cells(grid.GridOptions(model_size=name, pass_name="train")), name
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@in_each("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_completions_from_a_process(shell):
     assert "--max-slowdown" in complete("tprimat", "gate", "--max", shell=shell)
     assert "bridge" in complete("tprimat", "run", "--engine", "", shell=shell)
@@ -156,7 +157,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-@pytest.mark.parametrize(
+@in_each(
     ("words", "values"),
     [
         ("tprimat run --engine ''", ["auto", "torch", "nemo", "bridge", "primus", "logs"]),

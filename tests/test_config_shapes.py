@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from architectures import completed
+from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.models import huggingface, presets, shapes
@@ -40,7 +41,7 @@ def test_a_window_that_is_switched_off_is_not_a_window(tmp_path):
     assert shapes.parse_shape(str(config_file(tmp_path, **mistral))).shape.sliding_window == 4096
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("published", "windows"),
     [
         ({"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 6}, (512, 27)),
@@ -74,7 +75,7 @@ def refusal_of(config):
     return ""
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "qwen3_moe", "deepseek_v3", "gemma3_text", "smollm3", "llama4_text"])
+@in_each("kind", ["qwen3", "qwen3_moe", "deepseek_v3", "gemma3_text", "smollm3", "llama4_text"])
 def test_an_odd_entry_is_counted_or_refused_in_one_line(kind):
     config = completed(kind)
     for name in config:
@@ -82,7 +83,7 @@ def test_an_odd_entry_is_counted_or_refused_in_one_line(kind):
             assert "\n" not in refusal_of({**config, name: odd})
 
 
-@pytest.mark.parametrize(
+@in_each(
     "changed",
     [{"model_type": "mixtral"}, {"model_type": "absent"}, {"hidden_size": "absent"}, {"vocab_size": -1}],
 )

@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "perf"))
 
 import fault_cuts
 import fuzz_readers
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -84,7 +85,7 @@ def test_step_times_with_a_decimal_comma_are_not_thousands_of_seconds(tmp_path):
 COLUMNS_OF_A_JOB = 6  # of some 150 that are tried
 
 
-@pytest.mark.parametrize("name", ALL_JOBS)
+@in_each("name", ALL_JOBS)
 def test_a_log_of_which_every_line_is_cut_at_one_column_gives_no_number_that_it_lacks(tmp_path, name):
     chance = random.Random(name)
     lines = ALL_JOBS[name](fault_cuts.any_job(chance))
@@ -94,7 +95,7 @@ def test_a_log_of_which_every_line_is_cut_at_one_column_gives_no_number_that_it_
         assert fault_cuts.silently_wrong(path, "\n".join(lines) + "\n", cut, is_job=True) is None, width
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "label", "cut", "column"),
     [
         ("megatron", "throughput per GPU (TFLOP/s/GPU):", "40", "reported_tflops_per_gpu"),

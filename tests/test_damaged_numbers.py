@@ -9,6 +9,7 @@ import time
 
 import plausible
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.cli import main
@@ -44,7 +45,7 @@ def folded(lines, width):
     return [line[at : at + width] for line in lines for at in range(0, len(line), width)]
 
 
-@pytest.mark.parametrize("width", range(96, 128))
+@in_each("width", range(96, 128))
 def test_a_folded_megatron_log_never_gives_another_step_time(tmp_path, width):
     try:
         result = read(tmp_path / "a.log", folded(megatron(), width))
@@ -58,12 +59,12 @@ def test_decimal_commas_are_refused_and_not_read_as_thousands(tmp_path):
         read(tmp_path / "a.log", [re.sub(r"(?<=\d)\.(?=\d)", ",", line) for line in megatron()])
 
 
-@pytest.mark.parametrize("text", ["1.2.3", "1234,567", "2701,3", "1,2,3", "12,34"])
+@in_each("text", ["1.2.3", "1234,567", "2701,3", "1,2,3", "12,34"])
 def test_the_beginning_of_a_malformed_number_is_not_a_number(text):
     assert re.search(rf"(?<![\d.,]){fields.NUMBER}", text) is None
 
 
-@pytest.mark.parametrize("text", ["1,234,567.5", "1.", "12", "-1.5e-07", "nan", "1.5, next", "7 ms", "9.5%", "3."])
+@in_each("text", ["1,234,567.5", "1.", "12", "-1.5e-07", "nan", "1.5, next", "7 ms", "9.5%", "3."])
 def test_complete_numbers_of_every_spelling_are_read(text):
     assert re.match(fields.NUMBER, text)
 
@@ -88,7 +89,7 @@ def test_lines_folded_inside_numbers_are_a_warning_in_every_format(tmp_path):
     assert not any("folded at" in warning for warning in read(tmp_path / "b.log", lines).warnings)
 
 
-@pytest.mark.parametrize("garbled", ["1.2.3", "1..2", ".", "9" * 400, "1e999"])
+@in_each("garbled", ["1.2.3", "1..2", ".", "9" * 400, "1e999"])
 def test_garbled_memory_and_learning_rates_are_left_out(tmp_path, garbled):
     extra = [MEMORY.format(2, garbled), f"  lr .............................. {garbled}"]
     assert read(tmp_path / "a.log", [*extra, *megatron()]).performance_metrics.total_steps == 29
@@ -128,7 +129,7 @@ PLACES = (
 )
 
 
-@pytest.mark.parametrize("place", PLACES, ids=".".join)
+@in_each("place", PLACES)
 def test_a_result_with_a_value_of_another_kind_is_read_or_named_by_every_command(tmp_path, place, capsys):
     good = tmp_path / "good.json"
     good.write_text(store.to_json(plausible.result("mi300x", runs=2, steps=12)))
@@ -145,7 +146,7 @@ def test_a_result_with_a_value_of_another_kind_is_read_or_named_by_every_command
             assert "unexpected error" not in capsys.readouterr().err, (words[0], value)
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity"])
+@in_each("text", ["nan", "inf", "-Infinity"])
 def test_a_figure_spelled_as_text_that_is_not_a_number_is_unmeasured(tmp_path, text):
     document = json.loads(store.to_json(plausible.result("h100", runs=2, steps=12)))
     document["gpu_info"]["power_limit_watts"] = text
@@ -163,7 +164,7 @@ CELL = {
 }
 
 
-@pytest.mark.parametrize("key", [*CELL, "pass", "status", "trial_times_ms", "peak_memory_gb", "other"])
+@in_each("key", [*CELL, "pass", "status", "trial_times_ms", "peak_memory_gb", "other"])
 def test_a_cell_with_a_value_of_another_kind_is_left_out_with_the_reason(tmp_path, key, capsys):
     (tmp_path / "good.json").write_text(json.dumps(CELL))
     for value in EVIL:

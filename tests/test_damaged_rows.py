@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from each import in_each
 from job_logs import JOBS, Job
 from keyvalue_rows import ROWS
 
@@ -47,8 +48,8 @@ def in_doubt(result: Result) -> list[str]:
     return [warning for warning in result.warnings if "in doubt" in warning]
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 12])
-@pytest.mark.parametrize("rate", ["624.4K", "6.24K", "26.4K"])
+@in_each("count", [1, 2, 5, 12])
+@in_each("rate", ["624.4K", "6.24K", "26.4K"])
 def test_rates_that_the_other_numbers_of_their_rows_contradict_are_left_out(
     count: int, rate: str, read: Reader
 ) -> None:
@@ -92,7 +93,7 @@ def test_a_single_peak_far_above_all_memory_is_left_out(read: Reader) -> None:
     assert len(left_out(result)) == 1
 
 
-@pytest.mark.parametrize("count", [1, 2, 6, 12])
+@in_each("count", [1, 2, 6, 12])
 def test_single_peaks_of_level_memory_stay_with_a_warning(count: int, read: Reader) -> None:
     rows = range(10, 10 + 2 * count, 2)
     result = read(damaged("mlx", "Peak mem 12.345", "Peak mem 21.345", rows))

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import ContradictionError
@@ -67,7 +68,7 @@ def read(path: Path, row: Row, seconds: float, gaps: Sequence[float]) -> Result:
     return logs.read(path)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@in_each("row", ROWS)
 def test_stamps_that_agree_with_the_rows_are_the_clock_of_the_audit(tmp_path, row):
     result = read(tmp_path / "run.log", row, 2.0, [2.0] * 40)
     assert result.audit is not None
@@ -76,21 +77,21 @@ def test_stamps_that_agree_with_the_rows_are_the_clock_of_the_audit(tmp_path, ro
     assert not any(warning.startswith("audit") for warning in result.warnings)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@in_each("row", ROWS)
 def test_a_pause_between_two_stamps_is_named_with_its_seconds(tmp_path, row):
     result = read(tmp_path / "run.log", row, 2.0, [2.0] * 20 + [32.0] + [2.0] * 19)
     assert result.audit.explained_by in (("pauses between rows 30 s",), ("pauses between rows 31 s",))
     assert not any(warning.startswith("audit") for warning in result.warnings)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@in_each("row", ROWS)
 def test_stamps_that_leave_a_tenth_unexplained_are_the_first_warning(tmp_path, row):
     result = read(tmp_path / "run.log", row, 2.0, [2.3] * 80)
     assert result.warnings[0].startswith("audit: 79 steps take 158 s at the measured pace, but 18")
     assert "by the timestamps of the rows" in result.warnings[0]
 
 
-@pytest.mark.parametrize("row", ROWS)
+@in_each("row", ROWS)
 def test_stamps_that_contradict_the_rows_refuse_the_log(tmp_path, row):
     with pytest.raises(ContradictionError, match=r"at the measured pace, but .* by the timestamps of the rows"):
         read(tmp_path / "run.log", row, 2.0, [3.0] * 80)

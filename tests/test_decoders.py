@@ -12,6 +12,7 @@ from tensorprimat.models import decoders, flops, presets
 from tensorprimat.models.families import FAMILIES
 
 transformers = pytest.importorskip("transformers")
+from each import in_each  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import (  # noqa: E402
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -31,7 +32,7 @@ def built(config, **changes):
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(configuration)](configuration)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@in_each("kind", FAMILIES)
 def test_the_class_of_transformers_has_as_many_parameters(kind):
     config = completed(kind, num_hidden_layers=6)
     with torch.device("meta"):
@@ -39,7 +40,7 @@ def test_the_class_of_transformers_has_as_many_parameters(kind):
     assert decoders.decoder_of(config).parameters == sum(weight.numel() for weight in network.parameters())
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@in_each("kind", FAMILIES)
 def test_a_file_as_transformers_writes_it_states_enough(kind):
     config = completed(kind, num_hidden_layers=6)
     written = json.loads(AutoConfig.for_model(**config).to_json_string(use_diff=True))
@@ -54,7 +55,7 @@ def counted_or_named(config):
         return str(error)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@in_each("kind", FAMILIES)
 def test_an_entry_that_a_file_lacks_counts_as_in_transformers_or_is_named(kind):
     config = completed(kind, num_hidden_layers=6)
     decoder = decoders.decoder_of(config)
@@ -64,7 +65,7 @@ def test_an_entry_that_a_file_lacks_counts_as_in_transformers_or_is_named(kind):
         assert found == decoder or (name in found and found.endswith(": is missing"))
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("kind", "changes"),
     [
         ("llama", {"attention_bias": True, "mlp_bias": True}),
@@ -113,7 +114,7 @@ def linear_flops(network, device):
     return counter.get_total_flops() / tokens.numel()
 
 
-@pytest.mark.parametrize("kind", DENSE)
+@in_each("kind", DENSE)
 def test_linear_flops_are_those_of_torchs_counter(kind):
     config = completed(kind, num_hidden_layers=4, vocab_size=32_000)
     with torch.device("meta"):
@@ -123,7 +124,7 @@ def test_linear_flops_are_those_of_torchs_counter(kind):
     assert 6 * decoders.decoder_of(config).active_weights == pytest.approx(counted, rel=0.005)
 
 
-@pytest.mark.parametrize("kind", MIXTURES)
+@in_each("kind", MIXTURES)
 def test_a_token_costs_the_flops_of_its_active_experts_only(kind):
     model = tiny(kind)
     network = built(model.config)
@@ -139,8 +140,8 @@ def test_a_token_costs_the_flops_of_its_active_experts_only(kind):
     assert 6 * model.decoder.active_weights == pytest.approx(counted, rel=0.005)
 
 
-@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
-@pytest.mark.parametrize(("window", "chunk"), [(None, None), (64, None), (1, None), (None, 64), (None, 7)])
+@in_each("length", [1, 2, 63, 64, 65, 200])
+@in_each(("window", "chunk"), [(None, None), (64, None), (1, None), (None, 64), (None, 7)])
 def test_counted_pairs_equal_those_of_the_mask(length, window, chunk):
     query, key = torch.arange(length)[:, None], torch.arange(length)[None, :]
     sees = key <= query
@@ -159,7 +160,7 @@ def _halved(length, reach):
 WINDOWED = {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 64}
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("kind", "changes"),
     [
         *((kind, {}) for kind in FAMILIES),
@@ -205,7 +206,7 @@ def test_attention_of_a_layer_is_scores_and_sums_over_the_visible_pairs():
     assert model.decoder.attention_flops([1000]) == expected
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
+@in_each("name", ["llama", "qwen", "mistral"])
 def test_a_built_in_model_costs_the_same_by_both_ways(name):
     preset = presets.find_preset(name)
     shape = preset.shape
@@ -256,7 +257,7 @@ def marin(*, windowed=True):
     )
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("length", "tokens_per_second", "reported", "true", "causal"),
     [(4096, 246_000, 22.24, 20.6, 20.3), (8192, 241_600, 23.75, 20.3, 20.1), (65536, 160_700, 36.45, 17.0, 15.1)],
 )
@@ -282,7 +283,7 @@ def test_a_document_without_tokens_has_no_cost():
         tiny("llama").decoder.flops_per_token([128, 0])
 
 
-@pytest.mark.parametrize("entry", ["hidden_size", "num_hidden_layers", "vocab_size"])
+@in_each("entry", ["hidden_size", "num_hidden_layers", "vocab_size"])
 def test_an_impossible_number_is_refused_with_its_entry(entry):
     config = completed("llama")
     for wrong in (0, -1, "many", 1.5, True):

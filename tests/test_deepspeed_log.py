@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import scratch
 from drawn import examples
+from each import in_each
 from hypothesis import given as property_given
 from hypothesis import strategies as st
 
@@ -189,7 +190,7 @@ def test_a_configuration_without_rows_has_no_step_times(tmp_path):
         read(tmp_path, CONFIGURATION)
 
 
-@pytest.mark.parametrize("before", ["[INFO] [Rank 0] ", "[Rank 0] ", "rank=0 "])
+@in_each("before", ["[INFO] [Rank 0] ", "[Rank 0] ", "rank=0 "])
 def test_the_refusal_of_a_wall_clock_breakdown_says_which_lines_state_the_speed(tmp_path, before):
     rows = [f"{before}time (ms) | fwd: 9.1{n} | bwd: 20.10 | step: 3.00" for n in range(5)]
     with pytest.raises(
@@ -222,9 +223,7 @@ def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
         logs.read(path)
 
 
-@pytest.mark.parametrize(
-    ("others", "told"), [(0.4, ""), (0.408, "all steps took 1.8 % longer on average"), (0.39, "less")]
-)
+@in_each(("others", "told"), [(0.4, ""), (0.408, "all steps took 1.8 % longer on average"), (0.39, "less")])
 def test_steps_between_the_rows_that_take_another_time_have_a_warning(tmp_path, others, told):
     lines, passed = [], 0.0
     for step in range(3, 201):

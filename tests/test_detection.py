@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core import devices
@@ -81,7 +82,7 @@ def test_a_format_named_by_flag_is_used_or_refused(tmp_path: Path) -> None:
         logs.read(path, format="nemo")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "near"),
     [
         ("nonsense", "; "),
@@ -124,9 +125,7 @@ def test_a_log_that_crashed_before_its_first_step_is_refused_with_the_cause(tmp_
         logs.read(written(tmp_path, "starting\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB\n"))
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"), [(b"", "is empty"), (bytes(range(256)) * 99, "binary"), (b"{}", "no step times found")]
-)
+@in_each(("content", "reason"), [(b"", "is empty"), (bytes(range(256)) * 99, "binary"), (b"{}", "no step times found")])
 def test_files_that_are_not_logs_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(content)
@@ -191,7 +190,7 @@ def test_the_platform_comes_from_the_log_or_the_flag_never_from_this_machine(tmp
     assert result.provenance.assumed["device_name"] == "--gpu"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "platform"),
     [
         ("NVIDIA H100 80GB HBM3", "nvd"),
@@ -211,7 +210,7 @@ def test_every_device_name_gives_its_platform(name: str | None, platform: str | 
     assert devices.platform_of(name) == platform
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("spelled", "name"),
     [
         ("llama3.1_8B-BF16-pretrain", "llama"),

@@ -4,6 +4,7 @@ import hashlib
 import os
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.cli import main
@@ -24,7 +25,7 @@ def log(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("size", [0, 10, digest.WORTH_A_THREAD_BYTES, 3 * digest.DIGEST_BLOCK_BYTES // 2])
+@in_each("size", [0, 10, digest.WORTH_A_THREAD_BYTES, 3 * digest.DIGEST_BLOCK_BYTES // 2])
 def test_a_digest_covers_all_bytes(tmp_path, size):
     content = bytes(range(256)) * (size // 256 + 1)
     (tmp_path / "a").write_bytes(content[:size])

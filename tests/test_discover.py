@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from each import in_each
 from test_megatron_settings import ARGUMENTS
 
 from tensorprimat.core.errors import InputError
@@ -84,7 +85,7 @@ def test_the_tools_own_logs_are_recognised_and_ignored(tmp_path: Path) -> None:
     assert "written by this tool" in search.others[0]
 
 
-@pytest.mark.parametrize(
+@in_each(
     "name",
     ["nohup", "slurm-4711", "job.o4711", "train.2026-01-05", "x.log.1", "x.stdout", "x.err", "X.LOG", "x.txt.xz"],
 )
@@ -109,8 +110,8 @@ def test_the_content_of_a_log_names_its_model_if_no_file_name_does(tmp_path: Pat
     assert searches["llama"].path is None
 
 
-@pytest.mark.parametrize("name", ["x.log", "job.out", "slurm-12.err", "notes.txt"])
-@pytest.mark.parametrize(
+@in_each("name", ["x.log", "job.out", "slurm-12.err", "notes.txt"])
+@in_each(
     "mention",
     [
         "loading tokenizer meta-llama/Llama-3.1-8B",
@@ -143,15 +144,13 @@ def test_a_mention_without_steps_or_size_is_not_a_log(tmp_path: Path) -> None:
     assert find(tmp_path)["llama"].path is None
 
 
-@pytest.mark.parametrize(
-    "name", ["llama3.1_70B.log", "primus_training_llama3.1_70B.log", "llama2.log", "tinyllama.log", "ollama.log"]
-)
+@in_each("name", ["llama3.1_70B.log", "primus_training_llama3.1_70B.log", "llama2.log", "tinyllama.log", "ollama.log"])
 def test_a_name_of_another_size_or_version_is_not_the_models(tmp_path: Path, name: str) -> None:
     write(tmp_path / name)
     assert find(tmp_path)["llama"].path is None
 
 
-@pytest.mark.parametrize("name", ["llama31_8b_test_fp8.log", "Llama-3.1-8B-Instruct.out", "run_llama3_8b.txt"])
+@in_each("name", ["llama31_8b_test_fp8.log", "Llama-3.1-8B-Instruct.out", "run_llama3_8b.txt"])
 def test_every_spelling_in_a_name_finds_the_log(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name)
     assert find(tmp_path)["llama"].path == path
@@ -178,7 +177,7 @@ def test_logs_are_searched_in_this_folder_output_and_primus(tmp_path: Path, monk
     assert discover.searched_folders()[:2] == [Path("."), Path("output")], "each folder once"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("model", "mention"),
     [
         ("llama", '"architectures": ["LlamaForCausalLM"]'),
@@ -214,7 +213,7 @@ def test_a_log_that_belongs_to_no_model_is_named_with_the_variable_that_assigns_
     assert f"set LLAMA_LOG={path}" in search.others[0]
 
 
-@pytest.mark.parametrize(
+@in_each(
     "text", ["/opt/llama.cpp/main\n", "Llama2Tokenizer\n", "LlamaFactory\n", "pip: llama-index\n", "Llama-2-70B\n"]
 )
 def test_software_and_other_models_are_no_label(tmp_path: Path, text: str) -> None:

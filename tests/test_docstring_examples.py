@@ -4,7 +4,7 @@ import doctest
 import importlib
 from pathlib import Path
 
-import pytest
+from each import in_each
 
 import tensorprimat
 
@@ -16,7 +16,7 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", MODULES)
+@in_each("name", MODULES)
 def test_every_example_in_the_docstrings_of_a_module_gives_what_it_shows(name):
     found = doctest.testmod(importlib.import_module(name))
     assert (bool(found.attempted), found.failed) == (True, 0)

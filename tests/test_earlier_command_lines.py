@@ -13,6 +13,7 @@ from pathlib import Path
 
 import plausible
 import pytest
+from each import in_each
 from test_run_command import write_log
 
 from tensorprimat.cli import COMMANDS, earlier, main, options
@@ -64,7 +65,7 @@ def parsed(command, *arguments):
 # Names of options
 
 
-@pytest.mark.parametrize("command", list(COMMANDS))
+@in_each("command", list(COMMANDS))
 def test_every_long_option_is_understood_with_underscores(command, capsys):
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out
@@ -75,7 +76,7 @@ def test_every_long_option_is_understood_with_underscores(command, capsys):
         assert "No such option" not in printed.err, option
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("command", "old", "field", "value"),
     [
         ("passes", ["--num_steps", "3"], "steps_per_trial", 3),
@@ -163,7 +164,7 @@ def test_the_overview_finds_old_studies_under_the_commands_that_replaced_them(ca
         assert lines[place - 1].split()[0] == command
 
 
-@pytest.mark.parametrize("name", [name for names in earlier.EARLIER_COMMANDS.values() for name in names])
+@in_each("name", [name for names in earlier.EARLIER_COMMANDS.values() for name in names])
 def test_every_old_name_runs_its_command(name, capsys):
     assert main([name, "--help"]) == 0
     assert main([f"{name}.py", "--help"]) == 0

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core.data_rows import tomllib
@@ -50,7 +51,7 @@ def test_rocm_reads_logs_and_trains_only_on_request():
     assert chosen("auto", "amd", ["qwen"]) == {"llama": None, "qwen": "primus", "mistral": None}
 
 
-@pytest.mark.parametrize("platform", ["nvd", "amd", "cpu"])
+@in_each("platform", ["nvd", "amd", "cpu"])
 def test_the_torch_engine_trains_everywhere_on_request(platform):
     assert set(chosen("torch", platform, ["llama"]).values()) == {"torch"}
 
@@ -192,7 +193,7 @@ def test_ranks_that_slurm_starts_use_the_engine_that_fits_their_number_of_gpus(m
         assert "trains, started by slurm" in plan.because
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("device", "count", "flags", "complaint"),
     [
         (
@@ -395,7 +396,7 @@ def test_a_flag_wins_over_the_preset():
     assert (made.precision, made.num_gpus, made.gradient_accumulation_steps) == ("bf16", 2, 2)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "complaint"),
     [
         ({"steps": 0}, "--steps 0"),
@@ -444,7 +445,7 @@ def test_every_engine_that_trains_names_its_modules():
     assert all(row.program for row in MODULES.values())
 
 
-@pytest.mark.parametrize("name", MODULES)
+@in_each("name", MODULES)
 def test_the_modules_of_an_engine_have_the_functions_that_are_called(name):
     offers = {
         "configuration": ("spec_of", "spec_advice"),

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import ContradictionError
@@ -164,8 +165,8 @@ def test_pieces_are_as_long_in_bytes_and_have_fewer_characters_where_a_bar_is_dr
     assert sum(text != drawing for text, drawing in zip(read, drawings, strict=True)) <= 2  # a block that was cut
 
 
-@pytest.mark.parametrize("lines", [[], ["one"]], ids=["alone", "after a line"])
-@pytest.mark.parametrize("pieces", [1, 3])
+@in_each("lines", [[], ["one"]])
+@in_each("pieces", [1, 3])
 def test_a_line_that_a_running_container_has_not_ended_is_the_cut_last_line(
     tmp_path: Path, pieces: int, lines: list[str]
 ) -> None:
@@ -177,7 +178,7 @@ def test_a_line_that_a_running_container_has_not_ended_is_the_cut_last_line(
     assert [line for line in before if line[1]] == [(1, text, False) for text in lines]
 
 
-@pytest.mark.parametrize("kept", [18, 19, 21, 23])
+@in_each("kept", [18, 19, 21, 23])
 def test_a_last_row_whose_line_end_a_container_has_not_written_is_read_as_in_a_plain_log(
     tmp_path: Path, kept: int
 ) -> None:
@@ -209,13 +210,13 @@ def test_every_drawing_of_a_bar_in_pieces_is_kept_however_long_the_line_is(
     assert [text for _, text in log.lines() if text] == drawings
 
 
-@pytest.mark.parametrize("envelope", ["docker", "Loki's API", "gcloud, printed", "CloudWatch", "journald"])
+@in_each("envelope", ["docker", "Loki's API", "gcloud, printed", "CloudWatch", "journald"])
 def test_half_of_a_surrogate_pair_in_the_json_becomes_a_question_mark(tmp_path: Path, envelope: str) -> None:
     log = Log(written(tmp_path, ENVELOPES[envelope](["loss \ud83d 2.5", "next"])))
     assert [text for _, text in log.lines() if "loss" in text] == ["loss ? 2.5"]
 
 
-@pytest.mark.parametrize("values", [None, 8, True, "text", {}, [], [8, None]])
+@in_each("values", [None, 8, True, "text", {}, [], [8, None]])
 def test_a_stream_of_loki_without_a_list_of_lines_has_none(tmp_path: Path, values: object) -> None:
     document = json.loads(loki_api(PLAIN))
     document["data"]["result"].insert(0, {"stream": {}, "values": values})
@@ -234,7 +235,7 @@ def test_a_document_longer_than_the_part_that_detection_reads_is_opened_too(tmp_
     assert len(logs.read(written(tmp_path, cloudwatch_in_one_line(many))).steps) == 899
 
 
-@pytest.mark.parametrize(
+@in_each(
     "text",
     [
         '{"loss": 1.5, "step": 3, "timestamp": "2026"}\n',
@@ -310,8 +311,8 @@ def dated(row: str, collector: str, gap: float = 2.0, rows: int = 200) -> str:
     return "".join(lines)
 
 
-@pytest.mark.parametrize("row", WITHOUT_A_DATE)
-@pytest.mark.parametrize("collector", DATED)
+@in_each("row", WITHOUT_A_DATE)
+@in_each("collector", DATED)
 def test_rows_without_dates_are_checked_against_the_dates_of_the_collector(
     tmp_path: Path, collector: str, row: str
 ) -> None:
@@ -324,7 +325,7 @@ def test_rows_without_dates_are_checked_against_the_dates_of_the_collector(
         assert result.audit.ratio == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize("collector", DATED)
+@in_each("collector", DATED)
 def test_the_dates_of_a_collector_refuse_rows_that_leave_out_a_third_of_the_time(
     tmp_path: Path, collector: str
 ) -> None:

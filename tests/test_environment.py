@@ -5,6 +5,7 @@ import sys
 from importlib import metadata
 
 import pytest
+from each import in_each
 from replay import Replay
 
 from tensorprimat.machine import environment
@@ -100,7 +101,7 @@ def test_the_driver_and_the_communication_library_of_a_gpu_are_recorded(monkeypa
     assert environment.gpu_software("cpu", []) == {}
 
 
-@pytest.mark.parametrize(
+@in_each(
     "name",
     [
         "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "CUDNN_LOGLEVEL_DBG",
@@ -116,6 +117,6 @@ def test_a_variable_that_changes_speed_is_recorded(name):
     assert environment.speed_variables({name: "1"}) == {name: "1"}
 
 
-@pytest.mark.parametrize("name", ["CUDA_HOME", "NCCL_DEBUG_FILE", "TRITON_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "HOME"])
+@in_each("name", ["CUDA_HOME", "NCCL_DEBUG_FILE", "TRITON_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "HOME"])
 def test_a_variable_that_states_a_path_or_selects_devices_is_not_recorded(name):
     assert environment.speed_variables({name: "1"}) == {}

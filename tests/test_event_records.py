@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat.logs import tensorboard
 
@@ -16,7 +17,7 @@ def framed(content: bytes) -> bytes:
     return length + struct.pack("<I", crc(length)) + content + struct.pack("<I", crc(content))
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 7, 60, 2047, 2048, 4095, 4096, 4097, 6143, 6145, 20001])
+@in_each("length", [0, 1, 2, 7, 60, 2047, 2048, 4095, 4096, 4097, 6143, 6145, 20001])
 def test_checksums_are_those_of_tensorboard(length):
     rows = np.random.default_rng(length).integers(0, 256, (3, length), dtype=np.uint8)
     assert tensorboard.checksums(rows).tolist() == [crc(row.tobytes()) for row in rows]
@@ -60,7 +61,7 @@ def test_records_of_many_lengths_are_checked_in_a_few_passes(tmp_path, monkeypat
     assert columns < 60_000
 
 
-@pytest.mark.parametrize("number", [0, 250, 840])
+@in_each("number", [0, 250, 840])
 def test_a_damaged_record_among_many_lengths_is_found(tmp_path, number):
     contents = [random.Random(2).randbytes(length) for length in (*range(300), *range(500, 4300, 7), 9000, 70_000)]
     pieces = [bytearray(framed(content)) for content in contents]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import scratch
 from drawn import examples
+from each import in_each
 from hypothesis import given as property_given
 from hypothesis import strategies as st
 
@@ -154,7 +155,7 @@ def test_a_profile_is_recognised_by_content_and_never_becomes_a_result(tmp_path)
         logs.read(path)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("content", "says"),
     [
         (b"", "is not an Excel workbook"),

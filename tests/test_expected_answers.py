@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
@@ -62,7 +63,7 @@ def median(result: Result, column: str) -> float:
     return float(np.median(values[np.isfinite(values)]))
 
 
-@pytest.mark.parametrize("name", logs_with("benchmark"))
+@in_each("name", logs_with("benchmark"))
 def test_a_real_log_gives_its_known_answer(name: str) -> None:
     answer = ANSWERS[name]
     result = logs.read(LOGS / name, facts=stated(answer))
@@ -94,13 +95,13 @@ def test_a_real_log_gives_its_known_answer(name: str) -> None:
         assert performance.std_step_time_seconds is None
 
 
-@pytest.mark.parametrize("name", logs_with("refuse"))
+@in_each("name", logs_with("refuse"))
 def test_a_real_log_without_step_timing_is_refused(name: str) -> None:
     with pytest.raises(NotALogError, match=r"no step times|none to measure"):
         logs.read(LOGS / name)
 
 
-@pytest.mark.parametrize("name", logs_with("benchmark", "refuse"))
+@in_each("name", logs_with("benchmark", "refuse"))
 def test_no_real_log_is_taken_for_one_of_another_format(name: str) -> None:
     found = {format.name for format in logs.FORMATS if not format.last_resort and format.detect(Log(LOGS / name))}
     if "format" in ANSWERS[name]:
@@ -109,7 +110,7 @@ def test_no_real_log_is_taken_for_one_of_another_format(name: str) -> None:
         assert len(found) <= 1
 
 
-@pytest.mark.parametrize("name", logs_with("benchmark", "refuse"))
+@in_each("name", logs_with("benchmark", "refuse"))
 def test_every_row_contains_the_text_that_its_format_is_searched_by(name: str) -> None:
     log = Log(LOGS / name)
     for format in logs.FORMATS:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from each import in_each
 
 from tensorprimat.analysis.metrics import calculate_metrics
 from tensorprimat.core import data_rows
@@ -80,14 +81,14 @@ def test_counts_that_a_publisher_rounds_to_a_tenth_of_a_billion_agree(tmp_path, 
     assert presets.matrix_parameters(shape) == pytest.approx(active, abs=0.06e9)
 
 
-@pytest.mark.parametrize("config", [GPT_OSS, DEEPSEEK_V3], ids=["gpt-oss-20b", "DeepSeek-V3"])
-@pytest.mark.parametrize("length", [100, 4096, 8192])
+@in_each("config", [GPT_OSS, DEEPSEEK_V3])
+@in_each("length", [100, 4096, 8192])
 def test_flops_of_a_token_count_active_experts_and_visible_pairs_alone(tmp_path, config, length):
     by_layer = decoders.decoder_of(config).flops_per_token([length])
     assert flops.per_token(written(tmp_path, config).shape, length) == pytest.approx(by_layer, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "later", "tflops", "tokens"),
     [
         ("DeepSeek-V3", 1, 1635, 6288),
@@ -115,7 +116,7 @@ BY_NVIDIA = {
 TABLES = [row for row in data_rows.read_data("published")["result"] if row.get("framework") == "Megatron-Bridge 26.08"]
 
 
-@pytest.mark.parametrize("model", BY_NVIDIA)
+@in_each("model", BY_NVIDIA)
 def test_flops_of_a_token_are_those_of_nvidias_tables(model):
     rows = [row for row in TABLES if row["model"] == model]
     assert rows
@@ -138,7 +139,7 @@ def test_automodels_tables_take_hidden_size_over_heads_as_the_head_size_of_gpt_o
     assert flops.per_token(shape, 4096) > 1.07 * by_table
 
 
-@pytest.mark.parametrize(
+@in_each(
     "change",
     [
         {"num_experts_per_tok": 40},
@@ -147,7 +148,6 @@ def test_automodels_tables_take_hidden_size_over_heads_as_the_head_size_of_gpt_o
         {"model_type": "llama"},
         {"model_type": "deepseek_v2", "kv_lora_rank": 512},
     ],
-    ids=["more active than there are", "no number of experts", "chunks", "dense by its type", "unknown dense layers"],
 )
 def test_a_configuration_that_no_shape_expresses_is_refused(tmp_path, change):
     with pytest.raises(UsageError, match="--shape"):
@@ -206,7 +206,7 @@ def test_a_megatron_log_with_latent_attention_and_dense_first_layers_is_deepseek
     assert presets.matrix_parameters(with_later) > presets.matrix_parameters(result.model.shape) + 1.6e9
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("change", "reason"),
     [
         ({"moe_layer_freq": "[0, 1, 1]"}, "moe_layer_freq"),

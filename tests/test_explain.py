@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from arithmetic import evaluated
+from each import in_each
 from test_extract import extract, primus  # noqa: F401  # fixtures
 
 from tensorprimat.cli import main
@@ -52,7 +53,7 @@ def test_explain_shows_the_basis_of_counts_and_of_reported_figures(
     assert "Σ tokens / Σ seconds / GPUs" in explained("tokens_per_second_per_gpu")
 
 
-@pytest.mark.parametrize("section", ["performance_metrics", "memory_metrics", "power_metrics", "reported"])
+@in_each("section", ["performance_metrics", "memory_metrics", "power_metrics", "reported"])
 def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(section: str) -> None:
     rows = 12
     result = summarise(
@@ -119,7 +120,7 @@ def test_the_result_names_the_line_of_each_setting_also_of_standard_input(
     assert capsys.readouterr().out == "sequence_length = 8192\n  standard input:1\n"
 
 
-@pytest.mark.parametrize("field", ["total_steps", "avg_step_time_seconds", "tokens_per_second_per_gpu", "basis"])
+@in_each("field", ["total_steps", "avg_step_time_seconds", "tokens_per_second_per_gpu", "basis"])
 def test_explain_never_counts_rows_without_a_time_as_timed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
 ) -> None:
@@ -169,7 +170,7 @@ def test_a_model_that_flags_state_is_explained_by_the_flags_and_not_by_the_log(
     assert explained("--explain", "parameters", "--shape", "Qwen2.5-7B")[0].startswith(f"  {log}:1: ")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("origin", "shown"),
     [
         ("--num-gpus", "from --num-gpus, not from the log"),
@@ -213,7 +214,7 @@ def test_rows_without_numbers_are_never_called_step_0() -> None:
     assert one_liner(numbered).startswith("step 40 | ")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("field", "shown"),
     [
         ("device_name", "device_name is unknown\n  no log states it; --gpu states it"),

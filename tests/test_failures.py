@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
+from each import in_each
 
 from tensorprimat.core import failures
 
@@ -62,7 +62,7 @@ DIFFERENT = {
 """Line → cause that the launchers name and readers do not, by design, and the reason."""
 
 
-@pytest.mark.parametrize("text", [*CAUSES, *DIFFERENT])
+@in_each("text", [*CAUSES, *DIFFERENT])
 def test_logs_and_launchers_name_the_same_cause_except_by_design(text):
     of_log, of_process = failures.cause_in(text), failures.cause_of_failure(text)
     if text in DIFFERENT:
@@ -92,7 +92,7 @@ def test_alternatives_of_a_pattern_are_those_outside_of_its_groups():
     assert alternatives("(?i:a|b(c|d))") == ["(?i:a)", "(?i:b(c|d))"]
 
 
-@pytest.mark.parametrize("cause", failures.CAUSES, ids=lambda cause: cause.name)
+@in_each("cause", failures.CAUSES)
 def test_every_text_of_the_vocabulary_is_in_the_lists(cause):
     same = [text for text, name in CAUSES.items() if name == cause.name]
     different = [text for text, (name, _) in DIFFERENT.items() if name == cause.name]
@@ -101,7 +101,7 @@ def test_every_text_of_the_vocabulary_is_in_the_lists(cause):
             assert alternative == "(?!)" or any(re.search(alternative, text) for text in texts), alternative
 
 
-@pytest.mark.parametrize("text", failures.DEATHS)
+@in_each("text", failures.DEATHS)
 def test_every_text_that_divides_logs_is_in_the_lists(text):
     assert any(text in line for line in CAUSES)
 
@@ -110,8 +110,8 @@ TRACEBACK_OF = "Traceback (most recent call last):\n  File …\n{}\n"
 CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 
-@pytest.mark.parametrize("ignored", ["in:", "on threading shutdown", "while calling deallocator"])
-@pytest.mark.parametrize("chain", ["", CHAINED + TRACEBACK_OF.format("OSError")])
+@in_each("ignored", ["in:", "on threading shutdown", "while calling deallocator"])
+@in_each("chain", ["", CHAINED + TRACEBACK_OF.format("OSError")])
 def test_a_traceback_of_an_interpreter_that_shuts_down_is_no_cause(ignored, chain):
     text = f"Exception ignored {ignored} <function f>:\n{TRACEBACK_OF.format('ValueError')}{chain}"
     crash = f"{text}{TRACEBACK_OF.format('KeyError')}{chain}"

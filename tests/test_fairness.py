@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import in_each
 from plausible import means_only, result
 
 from tensorprimat.analysis.compare import compare
@@ -46,7 +47,7 @@ def test_the_same_work_in_the_same_way_is_identical_whatever_the_vendor():
     assert (fairness.unknown, fairness.conditions) == ((), ())
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("config", "named"),
     [
         ({"precision": "fp8"}, "precision BF16 against FP8"),
@@ -67,7 +68,7 @@ def test_another_configuration_is_the_same_work_and_is_named(config, named):
     assert named in fairness.sentence
 
 
-@pytest.mark.parametrize("field", ["micro_batch_size", "learning_rate", "seed", "recompute", "compute_dtype"])
+@in_each("field", ["micro_batch_size", "learning_rate", "seed", "recompute", "compute_dtype"])
 def test_a_setting_that_one_side_alone_states_is_not_identical(field):
     fairness = judge(result("h100"), changed(result("mi300x"), **{field: None}))
     assert fairness.verdict == "same_work"
@@ -181,7 +182,7 @@ def test_one_run_of_several_that_misses_the_target_is_left_out_with_a_note():
     assert pair.ratio.estimate.rests_on == "3 runs against 3 runs"
 
 
-@pytest.mark.parametrize(("runs", "missed"), [(4, (0, 2)), (2, (1,)), (1, (0,))])
+@in_each(("runs", "missed"), [(4, (0, 2)), (2, (1,)), (1, (0,))])
 def test_a_side_that_missed_the_target_more_often_has_no_time_to_train(runs, missed):
     sides = trained_to(3.3, minutes=90, samples=1, runs=3), trained_to(3.3, minutes=99, samples=1, runs=runs)
     comparison = task_pair(sides[0], missing(sides[1], *missed))
@@ -205,7 +206,7 @@ def test_another_quality_target_is_not_the_same_task():
     assert judge(*sides).verdict != "same_task"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("other", "reason", "remedy"),
     [
         (result("mi300x", model="qwen"), "different model shapes", "Benchmark the same model on both sides."),
@@ -249,9 +250,7 @@ def nameless(side, name="llama"):
     return with_model(result(side), shape=None, preset=None, parameters=None, name=name)
 
 
-@pytest.mark.parametrize(
-    "name", ["llama", "Llama-3.1-8B", "meta-llama/Llama-3.1-8B", "llama31_8b", "llama3.1_8B-pretrain"]
-)
+@in_each("name", ["llama", "Llama-3.1-8B", "meta-llama/Llama-3.1-8B", "llama31_8b", "llama3.1_8B-pretrain"])
 def test_a_name_of_a_known_model_stands_for_its_shape_under_a_condition(name):
     fairness = judge(result("h100"), nameless("mi300x", name))
     assert fairness.verdict == "same_work"
@@ -261,7 +260,7 @@ def test_a_name_of_a_known_model_stands_for_its_shape_under_a_condition(name):
     )
 
 
-@pytest.mark.parametrize("name", ["my-model", "falcon-40b", None])
+@in_each("name", ["my-model", "falcon-40b", None])
 def test_a_name_that_means_no_known_model_gives_no_ratio(name):
     for pair in ((result("h100"), nameless("mi300x", name)), (nameless("h100", name), nameless("mi300x", name))):
         fairness = judge(*pair)
@@ -291,7 +290,7 @@ def test_a_log_that_states_the_shape_of_its_model_trains_all_of_it_where_nothing
     assert (fairness.conditions, fairness.verdict) == (("trainable parameters",), "same_work")
 
 
-@pytest.mark.parametrize("name", ["llama2_70b_lora", "llama-qlora", "llama-frozen-embeddings"])
+@in_each("name", ["llama2_70b_lora", "llama-qlora", "llama-frozen-embeddings"])
 def test_a_name_that_hints_at_lora_or_freezing_gives_no_ratio_with_full_training(name):
     hinting = log("mi300x")
     fairness = judge(log("h100"), with_model(hinting, name=name))
@@ -333,7 +332,7 @@ def test_totals_are_compared_only_between_equal_stated_numbers_of_gpus():
     assert judge(totals[0], changed(totals[1], num_gpus=16)).metric is None
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("rate", "needed"),
     [
         ("tokens_per_second", ["num_gpus"]),

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.result import Result
@@ -41,8 +42,8 @@ def read(
     return logs.read(path)
 
 
-@pytest.mark.parametrize("dated", [True, False])
-@pytest.mark.parametrize("first", [1, 101])
+@in_each("dated", [True, False])
+@in_each("first", [1, 101])
 def test_the_second_line_holds_the_mean_of_both_iterations_where_the_timer_was_not_reset(tmp_path, dated, first):
     result = read(tmp_path, [FIRST, 0.75, *[STEP] * 3], timer_is_reset=False, dated=dated, first=first)
     found = result.performance_metrics

@@ -3,6 +3,7 @@
 import plausible
 import pytest
 from architectures import network_of
+from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.models import flops, presets
@@ -34,7 +35,7 @@ def without_window(shape):
     return shape.model_copy(update={"sliding_window": None})
 
 
-@pytest.mark.parametrize(("name", "counts"), PINNED.items(), ids=map("-".join, PINNED))
+@in_each(("name", "counts"), PINNED.items())
 def test_each_convention_gives_the_pinned_integers(name, counts):
     model, convention = name
     shape = without_window(presets.find_preset(model).shape)
@@ -50,7 +51,7 @@ def test_the_default_convention_is_megatron():
     assert flops.per_token(shape, 8192) == flops.per_token(shape, 8192, "megatron")
 
 
-@pytest.mark.parametrize(("tokens", "tflops"), [(14451, 744), (30624, 1576), (37556, 1933)])
+@in_each(("tokens", "tflops"), [(14451, 744), (30624, 1576), (37556, 1933)])
 def test_megatron_bridges_published_rates_imply_the_megatron_convention(tokens, tflops):
     counted = flops.per_token(presets.find_preset("llama").shape, 8192, "megatron")
     assert tflops * 1e12 / tokens == pytest.approx(counted, rel=1e-3)
@@ -70,7 +71,7 @@ def test_a_window_as_long_as_the_sequence_changes_nothing():
         assert flops.per_token(shape, length) == flops.per_token(without_window(shape), length)
 
 
-@pytest.mark.parametrize("convention", sorted(set(flops.CONVENTIONS) - {"megatron"}))
+@in_each("convention", sorted(set(flops.CONVENTIONS) - {"megatron"}))
 def test_conventions_that_charge_every_pair_ignore_a_window(convention):
     shape = presets.find_preset("mistral").shape
     assert flops.per_token(shape, 8192, convention) == flops.per_token(without_window(shape), 8192, convention)
@@ -83,7 +84,7 @@ def test_an_unknown_convention_lists_all():
         flops.per_token(presets.find_preset("llama").shape, 8192, "chinchilla")
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+@in_each("model", ["llama", "qwen", "mistral"])
 def test_torchs_own_counter_agrees_by_construction(model):
     """Forward and backward of the tiny model on the meta device, counted by torch.
 

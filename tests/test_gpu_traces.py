@@ -10,7 +10,7 @@ import gzip
 import json
 from pathlib import Path
 
-import pytest
+from each import in_each
 
 TRACES = Path(__file__).parent / "traces"
 LAYERS, MICRO_BATCHES, STEPS = 4, 2, 3
@@ -21,7 +21,7 @@ def events_of(name):
     return json.loads(gzip.decompress((TRACES / f"h200_{name}.trace.json.gz").read_bytes()))["traceEvents"]
 
 
-@pytest.mark.parametrize(("name", "of_layer"), [("bf16_a", 21), ("bf16_recomputed", 27), ("fp8_recomputed", 27)])
+@in_each(("name", "of_layer"), [("bf16_a", 21), ("bf16_recomputed", 27), ("fp8_recomputed", 27)])
 def test_a_recomputed_layer_repeats_six_of_its_seven_products_on_a_gpu(name, of_layer):
     """With a checkpoint outside of the compiled layer, as transformers 5.17 makes it, these would be 28."""
     products = [one for one in events_of(name) if one.get("cat") == "kernel" and "nvjet" in one["name"]]

@@ -17,6 +17,7 @@ from typing import Any
 
 import keyvalue_rows
 import pytest
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -130,7 +131,7 @@ def is_shown(path: Path, make: Callable[[float], str]) -> bool:
     return silent and shown(path) is not None
 
 
-@pytest.mark.parametrize("name", sorted(DATED))
+@in_each("name", sorted(DATED))
 def test_a_log_with_dates_of_its_own_shows_what_its_rows_leave_out(tmp_path: Path, name: str) -> None:
     def text(wait: float) -> str:
         return "\n".join(ALL_JOBS[name](replace(JOB, wait=wait))) + "\n"
@@ -140,8 +141,8 @@ def test_a_log_with_dates_of_its_own_shows_what_its_rows_leave_out(tmp_path: Pat
     assert shown(tmp_path / "a.log")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-@pytest.mark.parametrize("name", sorted(ALL_JOBS.keys() - TABLES - {"timestamps"}))
+@in_each("shape", SHAPES)
+@in_each("name", sorted(ALL_JOBS.keys() - TABLES - {"timestamps"}))
 def test_a_log_that_a_launcher_dated_shows_what_its_rows_leave_out(
     tmp_path: Path, name: str, shape: Callable[[Maker, Job], str]
 ) -> None:
@@ -183,8 +184,8 @@ def redated(text: str, now: datetime) -> str:
     return re.sub(r"(?<!\d)26-01-05 \d\d:\d\d:\d\d\.\d{6}", f"{now:%y-%m-%d %H:%M:%S.%f}", text)
 
 
-@pytest.mark.parametrize("launched", [False, True])
-@pytest.mark.parametrize("name", OF_DIALECTS)
+@in_each("launched", [False, True])
+@in_each("name", OF_DIALECTS)
 def test_every_dialect_shows_what_its_rows_leave_out(tmp_path: Path, name: str, launched: bool) -> None:
     assert OF_DIALECTS.keys() == keyvalue_rows.ROWS.keys()
     if not launched and name not in OWN_DATES:
@@ -254,9 +255,9 @@ TABLE_SHAPES: dict[str, Callable[[Sequence[Row]], str]] = {
 }
 
 
-@pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("shape", TABLE_SHAPES)
-@pytest.mark.parametrize("trainer", METRICS)
+@in_each("again", [False, True])
+@in_each("shape", TABLE_SHAPES)
+@in_each("trainer", METRICS)
 def test_a_table_with_a_clock_shows_what_its_times_leave_out(
     tmp_path: Path, trainer: str, shape: str, again: bool
 ) -> None:
@@ -275,7 +276,7 @@ def test_a_table_with_a_clock_shows_what_its_times_leave_out(
     assert shown(path)
 
 
-@pytest.mark.parametrize("trainer", METRICS)
+@in_each("trainer", METRICS)
 def test_a_run_in_mlflows_files_shows_what_its_times_leave_out(tmp_path: Path, trainer: str) -> None:
     for row in rows_of(trainer, JOB):
         for name, value in row.items():

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.core.errors import NotALogError
@@ -233,7 +234,7 @@ def test_trainer_state_gives_times_and_tokens_from_its_counters(read_text: Any) 
     assert (result.training_config.max_steps, result.training_config.micro_batch_size) == (50, 2)
 
 
-@pytest.mark.parametrize("resumes", [(60,), (60, 100), (110,)])
+@in_each("resumes", [(60,), (60, 100), (110,)])
 def test_the_state_of_a_resumed_training_counts_the_time_of_every_process(
     read_text: Any, resumes: tuple[int, ...]
 ) -> None:
@@ -280,9 +281,7 @@ def test_a_trainers_results_file_gives_reported_means(read_text: Any, key: str) 
     assert (result.provenance.format, result.performance_metrics.samples_per_second) == ("huggingface", 1.196)
 
 
-@pytest.mark.parametrize(
-    "text", ['{"a": ' * 20000, '{"loss": 1}', "{}", "{'loss': 1.5}", '[{"loss": 1.5, "epoch": 1}', "{\n"]
-)
+@in_each("text", ['{"a": ' * 20000, '{"loss": 1}', "{}", "{'loss': 1.5}", '[{"loss": 1.5, "epoch": 1}', "{\n"])
 def test_other_dictionaries_are_refused(read_text: Any, text: str) -> None:
     with pytest.raises(NotALogError):
         read_text(text + "\n")
@@ -475,7 +474,7 @@ def losses(count: int) -> list[str]:
     return [f"{{'loss': {3 - n / 100:.4f}, 'grad_norm': 1.5, 'learning_rate': 1e-05}}" for n in range(count)]
 
 
-@pytest.mark.parametrize("style", COLLECTED)
+@in_each("style", COLLECTED)
 def test_rows_without_any_clock_are_timed_by_the_stamps_of_a_collector(read_text: Any, style: str) -> None:
     result = read_text(collected(style, "TrainingArguments(logging_steps=10, )", *losses(80)))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.6)
@@ -516,7 +515,7 @@ def test_unsloths_banner_states_the_batch_and_the_gpus(read_text: Any) -> None:
     assert (config.global_batch_size, config.num_gpus) == (8, 1)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("line", "trainable", "every"),
     [
         ("trainable params: 20,971,520 || all params: 8,051,232,768 || trainable%: 0.2605", 20_971_520, 8_051_232_768),
@@ -540,7 +539,7 @@ def trainers_count(read_text, count, gpus):
     return read_text(text, model_name="llama", sequence_length=2048, num_gpus=gpus)
 
 
-@pytest.mark.parametrize(("gpus", "of_full"), [(1, "8,030,261,248"), (8, "8,030,261,248"), (8, "1,003,782,656")])
+@in_each(("gpus", "of_full"), [(1, "8,030,261,248"), (8, "8,030,261,248"), (8, "1,003,782,656")])
 def test_the_trainers_count_of_one_process_shows_that_adapters_train(read_text, gpus, of_full):
     full, lora = trainers_count(read_text, of_full, gpus), trainers_count(read_text, "20,971,520", gpus)
     assert full.model.trainable_parameters is None, "a share under FSDP, so it states no total"

@@ -1,7 +1,7 @@
 """Identity: when two runs belong to one benchmark, and the evidence that two logs are of one run."""
 
 import numpy as np
-import pytest
+from each import in_each
 from plausible import result
 
 from tensorprimat.analysis.fairness import differences_between
@@ -32,9 +32,7 @@ def test_another_device_is_another_benchmark():
     assert labels(identity.differing_fields(result(), result(device_name="NVIDIA H200"))) == ["device"]
 
 
-@pytest.mark.parametrize(
-    "field", [field for field in identity.FIELDS if field.weight != "context"], ids=lambda f: f.key
-)
+@in_each("field", [field for field in identity.FIELDS if field.weight != "context"])
 def test_every_work_and_configuration_field_but_the_seed_identifies(field):
     assert field.identifies == (field.key != "seed")
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import in_each
 from test_verify import ROW
 
 from tensorprimat.cli import main
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and names of bytes as Linux has them")
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic", "tensorprimat.cli.verify", "tensorprimat.analysis.verify"])
+@in_each("module", ["typer", "pydantic", "tensorprimat.cli.verify", "tensorprimat.analysis.verify"])
 def test_ctrl_c_during_an_import_is_reported_in_one_line(module, tmp_path):
     """A module of that name waits for Ctrl-C while it is imported."""
     hook = tmp_path / "sitecustomize.py"

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from each import in_each
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import stdtr
@@ -127,9 +128,7 @@ def test_unknown_rows_are_skipped():
     assert find_warmup([np.full(20, np.nan)] * 2).drift == 0
 
 
-@pytest.mark.parametrize(
-    ("rows", "unit"), [([6.06] * 10, 0.01), ([2.5] * 5, 0.025), ([0.25] * 5, 0.0025), ([137.4, 137.4], 0.1)]
-)
+@in_each(("rows", "unit"), [([6.06] * 10, 0.01), ([2.5] * 5, 0.025), ([0.25] * 5, 0.0025), ([137.4, 137.4], 0.1)])
 def test_rows_with_equal_digits_may_share_one_rounding_error(rows, unit):
     assert rounding_of(np.array(rows)) == pytest.approx(unit / 2 / np.median(rows))
 

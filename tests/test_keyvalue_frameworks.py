@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from each import in_each
 from keyvalue_rows import fairseq, lingua, log, mindformers, paddle, t5x
 
 from tensorprimat.core.errors import InputError
@@ -189,11 +190,11 @@ def test_fairseqs_step_time_is_the_words_of_a_batch_over_their_rate(read_text: A
     assert not [warning for warning in result.warnings if warning.startswith(("audit", "format"))]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("printed", "perplexity"),
     [("loss=9.255", 611.0), ("loss=9.9, nll_loss=9.255", 611.0)],
 )
-@pytest.mark.parametrize("form", [str, as_json])
+@in_each("form", [str, as_json])
 def test_fairseqs_loss_in_bits_becomes_the_logarithm_of_its_perplexity(
     read_text: Any, form: Callable[[str], str], printed: str, perplexity: float
 ) -> None:

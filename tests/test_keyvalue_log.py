@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import in_each
 from keyvalue_rows import ROWS, automodel, composer, log, mlx, nanotron, nemo_rl, torchtune, verl
 
 from tensorprimat.core.errors import NotALogError
@@ -51,7 +52,7 @@ def test_automodel_counts_all_tokens_and_its_rate_per_gpu_is_kept_separate(read_
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(40.2 * GIB / 1e9)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("version", "tensor_parallel", "gpus"),
     [("0.7.0", 2, 8), ("0.10.1", 2, 8), ("0.6.0", 2, 16), ("0.6.0", 1, 8), (None, 1, 8), (None, 2, None)],
 )
@@ -155,7 +156,7 @@ def test_a_resumed_process_begins_its_window_anew(read_text: Any) -> None:
     assert steps.column("index")[steps.column("covers") == 10].tolist() == [11, 21, 31, 41, 51, 61, 71, 81]
 
 
-@pytest.mark.parametrize(("every", "window"), [(7, 5), (10, 100), (20, 5)])
+@in_each(("every", "window"), [(7, 5), (10, 100), (20, 5)])
 def test_rows_of_every_so_many_steps_count_where_their_windows_cannot_overlap(
     read_text: Any, every: int, window: int
 ) -> None:
@@ -167,7 +168,7 @@ def test_rows_of_every_so_many_steps_count_where_their_windows_cannot_overlap(
     assert result.performance_metrics.tokens_per_step == 65536
 
 
-@pytest.mark.parametrize("unit", [1.0, 60.0, 3600.0, 86400.0])
+@in_each("unit", [1.0, 60.0, 3600.0, 86400.0])
 def test_the_unit_of_composers_clock_follows_from_its_rates(read_text: Any, unit: float) -> None:
     text = windowed([30.0, *[2.0] * 400], 5, unit=unit)
     result = read_text(text)

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -20,7 +21,7 @@ def _long_already(monkeypatch):
 
 
 @pytest.mark.usefixtures("long_already")
-@pytest.mark.parametrize("name", ["composer", "nemo_rl", "olmo", "torchtitan", "nemo"])
+@in_each("name", ["composer", "nemo_rl", "olmo", "torchtitan", "nemo"])
 def test_a_second_training_in_a_very_long_log_is_found(tmp_path, name):
     path = tmp_path / "train.log"
     path.write_text("\n".join([*ALL_JOBS[name](Job()), *ALL_JOBS[name](Job(batch=128, seconds=3.1, last=30))]) + "\n")

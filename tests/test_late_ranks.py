@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
+from each import in_each
 from job_logs import JOBS, Job
 from test_segments import assert_figures_of
 
@@ -25,8 +25,8 @@ def of_all_ranks(lines: list[str], prefix: str, lag: int, ranks: int = 8) -> str
     return text
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("name", FORMATS)
+@in_each("prefix", PREFIXES)
+@in_each("name", FORMATS)
 def test_a_banner_that_a_rank_prints_after_rows_begins_no_training(read_text: Any, name: str, prefix: str) -> None:
     result = read_text(of_all_ranks(JOBS[name](JOB), PREFIXES[prefix], lag=5))
     assert_figures_of(result, JOB)
@@ -34,7 +34,7 @@ def test_a_banner_that_a_rank_prints_after_rows_begins_no_training(read_text: An
     assert len(result.steps) == JOB.last
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@in_each("name", FORMATS)
 def test_a_restart_of_all_ranks_begins_a_training(read_text: Any, name: str) -> None:
     other = Job(batch=128, length=4096, seconds=0.5, last=20)
     texts = [of_all_ranks(JOBS[name](job), PREFIXES["torchrun"], lag=3) for job in (JOB, other)]

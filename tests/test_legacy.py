@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.core import fact_values, store
@@ -111,7 +112,7 @@ def test_placeholders_for_unknown_become_none_with_a_warning(tmp_path):
     assert "gpu_info: gpu_cores was 0 in this file, which means unknown" in result.warnings
 
 
-@pytest.mark.parametrize("placeholder", [-1, 0, "N/A", math.inf, "unknown"])
+@in_each("placeholder", [-1, 0, "N/A", math.inf, "unknown"])
 def test_a_placeholder_is_never_read_as_a_rate(tmp_path, placeholder):
     document = changed(MINIMAL, performance_metrics={"tokens_per_second": placeholder})
     result = read(tmp_path, document)
@@ -119,7 +120,7 @@ def test_a_placeholder_is_never_read_as_a_rate(tmp_path, placeholder):
     assert any("tokens_per_second was" in warning for warning in result.warnings)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "model"),
     [
         ("benchmark_cuda_20260105_143022.json", None),
@@ -213,7 +214,7 @@ def test_a_memory_series_of_an_old_file_is_converted_to_bytes_of_its_kind(tmp_pa
     assert "memory_allocated_bytes" not in steps.seen
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("document", "reason"),
     [
         (
@@ -267,7 +268,7 @@ def test_a_series_above_the_peak_of_its_file_is_the_peak(tmp_path):
     assert any("the higher one is kept" in note for note in result.warnings)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("count", "per_gpu", "gpus"), [(8, 4096.0, 8), (8, 4101.3, 8), (4, 4096.0, None), (8, None, None), (1, 32768.0, 1)]
 )
 def test_the_device_count_is_the_number_of_gpus_where_the_rates_confirm_it(tmp_path, count, per_gpu, gpus):

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tests.test_tensorboard_log import Events
@@ -128,8 +129,8 @@ def test_a_run_file_gives_the_same_steps_and_settings(tmp_path: Any) -> None:
     assert result.audit.ratio == pytest.approx(1)
 
 
-@pytest.mark.parametrize("topology", [None, True, 8, "8 x H100", [8], {}, {"devices": 8}, {"devices": None}])
-@pytest.mark.parametrize("section", ["hparams", "metrics"])
+@in_each("topology", [None, True, 8, "8 x H100", [8], {}, {"devices": 8}, {"devices": None}])
+@in_each("section", ["hparams", "metrics"])
 def test_a_topology_that_lists_no_devices_states_no_number_of_them(
     read_text: Any, section: str, topology: object
 ) -> None:

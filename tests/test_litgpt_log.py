@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import scratch
 from drawn import examples
+from each import in_each
 from hypothesis import given as property_given
 from hypothesis import strategies as st
 
@@ -242,7 +243,7 @@ def test_rows_that_are_printed_twice_or_by_two_ranks_count_once(read_text):
     assert alone.column("seconds").tolist() == twice.column("seconds").tolist() == ranks.column("seconds").tolist()
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("row", "ends"),
     [
         ("iter {n} step {step}: loss 3.5{n:02}, iter time: {ms}ms", " (optimizer.step)"),

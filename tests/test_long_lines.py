@@ -4,7 +4,7 @@ import contextlib
 import json
 import time
 
-import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import TensorPrimatError
@@ -29,7 +29,7 @@ REPEATED = (
 )
 
 
-@pytest.mark.parametrize(("format", "text"), REPEATED)
+@in_each(("format", "text"), REPEATED)
 def test_a_line_of_unfinished_rows_is_read_in_linear_time(tmp_path, format, text):
     path = tmp_path / "a.log"
     path.write_text(text * (LENGTH // len(text)) + "\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import ContradictionError, NotALogError
@@ -40,7 +41,7 @@ TIMES = [
 ]
 
 
-@pytest.mark.parametrize("pattern", TIMES)
+@in_each("pattern", TIMES)
 def test_a_step_time_is_found_by_its_name_and_unit(read_text: ReadText, pattern: str) -> None:
     result = read_text(rows(pattern))
     assert result.provenance.format == "loop"
@@ -66,7 +67,7 @@ RATES = {
 }
 
 
-@pytest.mark.parametrize("pattern", RATES)
+@in_each("pattern", RATES)
 def test_a_rate_of_tokens_is_found_by_its_name(tmp_path: Path, pattern: str) -> None:
     path = tmp_path / "a.log"
     path.write_text(rows(pattern))
@@ -77,7 +78,7 @@ def test_a_rate_of_tokens_is_found_by_its_name(tmp_path: Path, pattern: str) -> 
     assert names_its_scope != any("do not say whether their rate counts all GPUs" in one for one in result.warnings)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("pattern", "samples"),
     [
         ("step {n} | loss {l:.4f} | samples/s {k:.2f}", 1.0),
@@ -94,7 +95,7 @@ def test_a_rate_of_samples_is_found_by_its_name(read_text: ReadText, pattern: st
     assert [one.partition(":")[0] for one in doubts] == ["samples_per_second"] * ("gpu" not in pattern)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("pattern", "seconds"),
     [
         ("step: {n}, loss: {l:.4f}, steps/s: 1.996", 1 / 1.996),
@@ -111,7 +112,7 @@ def test_a_rate_of_steps_gives_their_time_unless_it_is_a_running_mean(
     )
 
 
-@pytest.mark.parametrize(
+@in_each(
     "pattern",
     [
         "step {n} | loss {l:.4f} | time {s:.3f} | elapsed {ms}",  # of what, and in which unit?
@@ -140,7 +141,7 @@ def test_a_number_with_a_unit_is_not_the_number_of_a_step(read_text: ReadText) -
     assert result.steps.column("index").tolist() == list(range(1, 31))
 
 
-@pytest.mark.parametrize(
+@in_each(
     "pattern",
     [
         "step {n} | loss {l:.4f} | optimizer step time: 12 ms | step time: {ms} ms |",
@@ -154,13 +155,13 @@ def test_the_time_of_a_part_and_a_mean_are_not_the_step_time(read_text: ReadText
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, abs=0.0005)
 
 
-@pytest.mark.parametrize("other", ["avg tok/s: 11000", "peak tok/s: 99000", "decode tok/s: 99000"])
+@in_each("other", ["avg tok/s: 11000", "peak tok/s: 99000", "decode tok/s: 99000"])
 def test_another_rate_before_the_rate_of_training_is_passed_over(read_text: ReadText, other: str) -> None:
     result = read_text(rows(f"step {{n}} | loss {{l:.4f}} | {other} | tok/s: {{r:.1f}}"))
     assert result.performance_metrics.tokens_per_second == pytest.approx(65405, rel=0.001)
 
 
-@pytest.mark.parametrize("name", ["GPU tok/s", "per-gpu tok/s", "per_device_tokens_per_sec"])
+@in_each("name", ["GPU tok/s", "per-gpu tok/s", "per_device_tokens_per_sec"])
 def test_a_rate_named_after_one_gpu_is_not_that_of_all(read_text: ReadText, name: str) -> None:
     result = read_text(rows(f"step {{n}} | loss {{l:.4f}} | {name}: {{r:.1f}}"), num_gpus=8)
     assert result.performance_metrics.tokens_per_second == pytest.approx(8 * 65405, rel=0.001)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import in_each
 from plausible import result
 
 from tensorprimat.analysis.losses import parity
@@ -90,7 +91,7 @@ def test_one_run_of_another_seed_cannot_be_compared():
     assert found.verdict == "not_comparable"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("config", "reason"),
     [
         ({"data": "c4"}, "synthetic data on one side, c4 data on the other"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, UsageError
@@ -31,7 +32,7 @@ def test_a_table_without_a_known_time_lists_its_names_and_is_read_by_a_stated_on
         logs.read(path)
 
 
-@pytest.mark.parametrize("typed", ["step_time", "step_time=", "speed=x", "step_time=x:days"])
+@in_each("typed", ["step_time", "step_time=", "speed=x", "step_time=x:days"])
 def test_a_wrong_mapping_is_refused(typed: str) -> None:
     with pytest.raises(UsageError, match="--map"), metric_names.mapped([typed]):
         pass

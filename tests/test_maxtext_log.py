@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat.core.errors import NotALogError
 
@@ -81,7 +82,7 @@ def test_rocm_is_recognised(read_text: Any) -> None:
     assert (result.platform, result.gpu_info.software_version) == ("amd", "6.4")
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.5, 3.0])
+@in_each("seconds", [0.01, 0.5, 3.0])
 def test_the_time_of_the_second_row_is_ignored(read_text: Any, seconds: float) -> None:
     result = read_text(log(row(7, 40), row(8, seconds), row(9), row(10)))
     assert [step.seconds for step in result.steps] == [40, None, 0.5, 0.5]
@@ -92,7 +93,7 @@ def test_the_time_of_the_second_row_is_ignored(read_text: Any, seconds: float) -
     assert performance.measured_time_seconds == pytest.approx(0.5 * performance.measured_steps)
 
 
-@pytest.mark.parametrize(("second", "third", "known"), [(0.3, 0.72, False), (0.3, 1.0, True), (0.02, 0.9, True)])
+@in_each(("second", "third", "known"), [(0.3, 0.72, False), (0.3, 1.0, True), (0.02, 0.9, True)])
 def test_the_time_of_a_third_row_is_ignored_if_it_is_short_by_that_of_the_second(
     read_text: Any, second: float, third: float, known: bool
 ) -> None:
@@ -132,15 +133,15 @@ def of_a_device(steps: int, *, every: int, evaluation: float, dispatch: float = 
     return lines
 
 
-@pytest.mark.parametrize(("every", "evaluation"), [(7, 1.0), (7, 3.0), (5, 1.0), (3, 3.0), (20, 20.0)])
+@in_each(("every", "evaluation"), [(7, 1.0), (7, 3.0), (5, 1.0), (3, 3.0), (20, 20.0)])
 def test_an_evaluation_that_delays_the_row_before_it_counts_once(read_text: Any, every: int, evaluation: float) -> None:
     result = read_text(log(*of_a_device(61, every=every, evaluation=evaluation)))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.0)
     assert not [warning for warning in result.warnings if warning.startswith("audit")]
 
 
-@pytest.mark.parametrize("steps", range(28, 33))
-@pytest.mark.parametrize("evaluation", [0.05, 5.0])
+@in_each("steps", range(28, 33))
+@in_each("evaluation", [0.05, 5.0])
 def test_a_log_that_ends_after_an_evaluation_contradicts_no_date(read_text: Any, steps: int, evaluation: float) -> None:
     """The row after an evaluation holds the wait for two steps; the row with the rest of the sum may be missing."""
     result = read_text(log(*of_a_device(steps, every=7, evaluation=evaluation)))
@@ -154,7 +155,7 @@ def test_a_log_that_ends_after_an_evaluation_contradicts_no_date(read_text: Any,
     assert any(f"the time of {untimed} of {len(result.steps)} rows is left out" in text for text in result.warnings)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("announced", "what"),
     [
         ("Saved a checkpoint at step 4.", "checkpoint"),

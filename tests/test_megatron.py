@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.result import Result
@@ -103,8 +104,8 @@ def read(tmp_path: Path, lines: list[str], *, end: str = "\n", **flags: object) 
     return logs.read(path, facts=UserFacts(**flags))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("spelling", [*SPELLINGS, "2021"])
+@in_each("prefix", PREFIXES)
+@in_each("spelling", [*SPELLINGS, "2021"])
 def test_every_spelling_after_every_prefix_gives_the_instantaneous_values(
     tmp_path: Path, spelling: str, prefix: str
 ) -> None:
@@ -124,7 +125,7 @@ def test_every_spelling_after_every_prefix_gives_the_instantaneous_values(
     )
 
 
-@pytest.mark.parametrize("spelling", ["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "fork"])
+@in_each("spelling", ["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "fork"])
 def test_reported_rates_are_the_instantaneous_ones(tmp_path: Path, spelling: str) -> None:
     result = read(tmp_path, [row(spelling, i, 2500.0) for i in range(1, 13)], num_gpus=GPUS, sequence_length=LENGTH)
     assert result.steps[3].reported_tokens_per_second_per_gpu == pytest.approx(tokens_per_gpu(2500.0), abs=0.05)
@@ -133,7 +134,7 @@ def test_reported_rates_are_the_instantaneous_ones(tmp_path: Path, spelling: str
     assert not [warning for warning in result.warnings if "framework reported" in warning]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("spelling", "used", "peak"),
     [
         ("P3", 227.35, 227.35),
@@ -161,7 +162,7 @@ REPORT = (
 )
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("before", "platform"),
     [
         (REPORT.format(cuda="12.8", hip="None"), "nvd"),
@@ -346,7 +347,7 @@ def test_a_step_time_line_that_agrees_with_no_neighbouring_iteration_is_left_out
     )
 
 
-@pytest.mark.parametrize("unit", ["MODEL_TFLOP/s/GPU", "TFLOP/s/GPU", " TFLOP/s/GPU"])
+@in_each("unit", ["MODEL_TFLOP/s/GPU", "TFLOP/s/GPU", " TFLOP/s/GPU"])
 def test_a_log_of_step_time_lines_alone_is_read_with_a_warning_about_missing_facts(tmp_path: Path, unit: str) -> None:
     lines = ["noise", *(f"Step Time : 2.2{i}s GPU utilization: 117{i}.4{unit}" for i in range(6))]
     lines.append(f"Step Time : 2.30s GPU utilization: 0.0{unit}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from drawn import examples
+from each import in_each
 from hypothesis import given
 from hypothesis import strategies as st
 from job_logs import JOBS, Job
@@ -29,7 +30,7 @@ def test_a_crash_at_the_end_leaves_an_incomplete_result(tmp_path: Path) -> None:
     assert read(tmp_path, [*lines[:5], *crash, *lines[5:]]).is_usable, "a crash that training survived is none"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("last", "cause"),
     [
         ("Killed", "killed by a signal"),
@@ -46,7 +47,7 @@ def test_a_process_that_the_system_killed_ended_early(tmp_path: Path, last: str,
     assert result.is_usable is (cause is None)
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@in_each("spelling", SPELLINGS)
 def test_a_last_line_cut_anywhere_is_whole_or_left_out(tmp_path: Path, spelling: str) -> None:
     lines = [" " + row(spelling, i, 2500.0 + i) for i in range(1, 8)]
     for cut in range(1, len(lines[-1]), 13):
@@ -75,7 +76,7 @@ def test_a_log_of_one_row_is_refused(tmp_path: Path) -> None:
         read(tmp_path, [row("P0", 1, 2500.0)])
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("iterations", "steps"),
     [((126, 261, 396), 3), ((10, 280, 396), 3), ((268, 269, 270), 3), ((100, 200, 300), 300), ((1, 10, 20), 20)],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.result import Result
@@ -70,7 +71,7 @@ def test_rows_of_name_and_value_are_found_behind_much_other_text(tmp_path: Path)
     assert len(read(tmp_path, ["x" * 1000] * 3000 + rows).steps) == 10
 
 
-@pytest.mark.parametrize("mark", ["> ", "rank0: ", "\x1b[36m"])
+@in_each("mark", ["> ", "rank0: ", "\x1b[36m"])
 def test_a_prefix_changes_no_row_of_name_and_value(tmp_path: Path, mark: str) -> None:
     rows = [keyed_row(number, 62_900.0 + number % 3) for number in range(1, 31)]
     plain, marked = read(tmp_path, rows), read(tmp_path, [mark + row for row in rows])

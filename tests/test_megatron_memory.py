@@ -5,6 +5,7 @@ import importlib
 import types
 
 import pytest
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
@@ -55,7 +56,7 @@ def test_the_untuned_recipe_in_fp8_needs_98_gb():
     assert needed.total / GB == pytest.approx(98, rel=0.01)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("shape", "layout", "changes", "memory_gb"),
     [
         # Megatron-Bridge v0.6.0 (2026-08-19), perf_recipes/llama/{h100,b200,gb200,b300,gb300}/llama3.py
@@ -76,14 +77,13 @@ def test_layouts_that_nvidia_publishes_fit_their_gpu(shape, layout, changes, mem
     assert needed.total <= memory_gb * GB
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("shape", "layout", "changes"),
     [
         (LLAMA_8B, RankLayout(data=8), {}),
         (LLAMA_8B, RankLayout(data=8), {"fp8": True}),
         (LLAMA_70B, RankLayout(tensor=4, pipeline=4, data=4, virtual_pipeline=5), {"micro_batches": 128}),
     ],
-    ids=["8B in BF16 without CP", "8B in FP8 without recomputation", "70B in BF16 without CP"],
 )
 def test_layouts_that_nvidia_splits_or_recomputes_do_not_fit_without_it(shape, layout, changes):
     assert megatron_memory.of_layout(shape, layout, **{**ONE_SEQUENCE, **changes}).total > H100_BYTES
@@ -99,7 +99,7 @@ def test_an_ungated_layer_keeps_the_bytes_that_korthikanti_et_al_count():
     assert megatron_memory.megatron_kept_bytes_per_token(shape, fp8=False) - rotary == 32 * 6144
 
 
-@pytest.mark.parametrize(("data", "context"), [(8, 1), (4, 2), (64, 1)])
+@in_each(("data", "context"), [(8, 1), (4, 2), (64, 1)])
 def test_the_state_equals_that_of_megatrons_own_estimate(data, context):
     """6 + 12/d bytes for each parameter (theoretical_memory_usage.py at 00caa53), d over data and context ranks."""
     needed = megatron_memory.of_layout(
@@ -197,7 +197,7 @@ def test_context_parallel_is_refused_for_sequences_longer_than_the_window_with_b
     prepare.check_window(windowed.model_copy(update={"model": "llama"}), ENGINES["bridge"])
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("engine", "changes", "complaint"),
     [
         (
@@ -256,9 +256,9 @@ def test_the_recipes_own_recomputation_counts_on_the_gpus_that_have_it():
     )
 
 
-@pytest.mark.parametrize("engine", ["nemo", "bridge"])
-@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
-@pytest.mark.parametrize("gpu", [("NVIDIA H100 80GB HBM3", 85.0), ("NVIDIA H200", 150.8), ("NVIDIA B200", 191.5)])
+@in_each("engine", ["nemo", "bridge"])
+@in_each("model", ["llama", "qwen", "mistral"])
+@in_each("gpu", [("NVIDIA H100 80GB HBM3", 85.0), ("NVIDIA H200", 150.8), ("NVIDIA B200", 191.5)])
 def test_default_runs_fit_their_node(engine, model, gpu):
     node = machine(*gpu)
     settings = RunSettings(steps=20, warmup_steps=5, seed=1234)

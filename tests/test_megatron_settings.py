@@ -6,6 +6,7 @@ from pathlib import Path
 
 import job_logs
 import pytest
+from each import in_each
 from test_megatron import GBS, PREFIXES, read, row
 
 from tensorprimat import logs
@@ -28,7 +29,7 @@ def test_deepspeeds_batch_counts_where_neither_rows_nor_arguments_state_one(tmp_
     assert (config.global_batch_size, config.micro_batch_size) == (512, 2)
 
 
-@pytest.mark.parametrize("spelled", ["actual seqlen:  2048", "actual seq length: 2048", "seq_length: 2048"])
+@in_each("spelled", ["actual seqlen:  2048", "actual seq length: 2048", "seq_length: 2048"])
 def test_the_length_on_a_row_is_the_length_of_its_sequences(tmp_path: Path, spelled: str) -> None:
     rows = [row("2021", n, 2700.0 + n).replace("| loss scale", f"| {spelled} | loss scale") for n in range(1, 9)]
     result = read(tmp_path, rows)
@@ -110,7 +111,7 @@ def test_the_default_of_the_fp8_recipe_is_no_setting_of_a_bf16_run(
     assert (config.precision, config.fp8_recipe) == ("fp8" if recipe else "bf16", recipe)
 
 
-@pytest.mark.parametrize("prefix", ["none", "v0.2", "lost escapes", "torchrun"])
+@in_each("prefix", ["none", "v0.2", "lost escapes", "torchrun"])
 def test_the_argument_dump_fills_configuration_and_shape(tmp_path: Path, prefix: str) -> None:
     dump = [f"{PREFIXES[prefix]}  {name} {'.' * (48 - len(name))} {value}" for name, value in ARGUMENTS.items()]
     result = read(tmp_path, dump + [PREFIXES[prefix] + row("P3", i, 2500.0) for i in range(1, 6)])
@@ -160,7 +161,7 @@ COMMAND = (
 )
 
 
-@pytest.mark.parametrize("follows", ["--lr 1e-4", "", "# no bias", "2>&1 | tee run.log", "| tee run.log", "> run.log"])
+@in_each("follows", ["--lr 1e-4", "", "# no bias", "2>&1 | tee run.log", "| tee run.log", "> run.log"])
 def test_a_switch_of_the_command_line_does_not_take_the_next_word_as_its_value(tmp_path: Path, follows: str) -> None:
     config = read(tmp_path, [f"{COMMAND} {follows}"] + [row("P3", i, 2500.0) for i in (1, 2, 3)]).training_config
     assert (config.precision, config.data) == ("bf16", "mock")

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from each import in_each
 from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
@@ -53,8 +54,8 @@ def test_nemo_starts_from_the_work_that_both_vendors_agree_on():
     assert spec(H100, methodology="max").methodology == "max"
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
-@pytest.mark.parametrize("on", [H100, MI300X, MI355X], ids=["H100", "MI300X", "MI355X"])
+@in_each("model", ["llama", "qwen", "mistral"])
+@in_each("on", [H100, MI300X, MI355X])
 def test_agreed_is_the_same_work_on_every_gpu_and_the_micro_batch_divides_it(on, model):
     made = spec(on, model, methodology="agreed")
     assert (made.global_batch_size, made.sequence_length) == (128, 8192)
@@ -62,7 +63,7 @@ def test_agreed_is_the_same_work_on_every_gpu_and_the_micro_batch_divides_it(on,
     assert made.precision == ("fp8" if model == "llama" else "bf16")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("on", "model", "precision", "micro"),
     [
         (MI300X, "llama", "fp8", 2), (MI355X, "llama", "fp8", 4), (MI355X, "llama", "bf16", 4),
@@ -83,7 +84,7 @@ def test_a_precision_flag_selects_the_row_of_that_precision():
     assert made.methodology == "agreed"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "memory_gb", "engine", "precision", "context", "micro"),
     [
         ("NVIDIA H100 80GB HBM3", 85.0, "nemo", "fp8", 2, 1), ("NVIDIA H100 80GB HBM3", 85.0, "bridge", "fp8", 1, 1),
@@ -113,11 +114,10 @@ def test_the_torch_engine_uses_the_best_configuration_that_it_can_run_and_names_
     assert ("Note", note) in run_summary.start_rows(made, H100, runs=1, cooldown_seconds=0)
 
 
-@pytest.mark.parametrize("name", ["agreed", "max"])
-@pytest.mark.parametrize(
+@in_each("name", ["agreed", "max"])
+@in_each(
     ("on", "own"),
     [(H100, "NVIDIA's own software (--engine nemo or bridge)"), (MI300X, "AMD's own software (--engine primus)")],
-    ids=["nvd", "amd"],
 )
 def test_a_methodology_on_the_torch_engine_states_that_kernels_and_environment_are_not_the_vendors(on, own, name):
     made = spec(on, engine="torch", methodology=name)
@@ -151,8 +151,8 @@ def test_a_methodology_that_the_torch_engine_cannot_run_at_all_is_refused_by_its
         spec(H100, engine="torch", methodology=methodology, precision=precision)
 
 
-@pytest.mark.parametrize("engine", ["nemo", "bridge"])
-@pytest.mark.parametrize(
+@in_each("engine", ["nemo", "bridge"])
+@in_each(
     ("on", "model", "values"),
     [
         (H100, "qwen", "those of Llama 3 8B in BF16 on H100"),
@@ -212,8 +212,8 @@ def test_a_row_of_one_engine_names_the_source_of_that_engine():
     assert all(row.source.startswith(sources[row.engine]) for row in rows)
 
 
-@pytest.mark.parametrize("on", [H100, MI300X], ids=["nvd", "amd"])
-@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
+@in_each("on", [H100, MI300X])
+@in_each("model", ["llama", "qwen", "mistral"])
 def test_methodology_identical_has_equal_values_on_both_platforms(on, model):
     made = spec(on, model, methodology="identical")
     assert configuration(made) == ("bf16", 4, 1, 1, 128, 2048)
@@ -239,7 +239,7 @@ def test_a_flag_that_contradicts_the_requested_methodology_is_refused():
         spec(H100, methodology="identical", global_batch_size=64)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("on", "changes", "complaint"),
     [
         (H100, {"methodology": "best"}, "--methodology best: must be agreed, max, identical or classic"),

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat.analysis import formulas
 from tensorprimat.analysis.metric import DEFINITIONS
@@ -75,7 +76,7 @@ def test_mfu_is_model_flops_over_the_dense_peak_at_the_precision_that_ran():
     assert metric("mfu", result(config={"precision": "fp8"})).value == pytest.approx(mfu.value / 2, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("convention", "percent"),
     [("6n", 48.7), ("palm", 61.7), ("torchtitan", 58.5), ("megatron", 52.0), ("nemo_transformer", 47.1)],
 )
@@ -89,8 +90,8 @@ def test_a_rate_of_a_file_that_does_not_count_its_steps_names_its_basis_alone():
     assert rate.source == "measured"
 
 
-@pytest.mark.parametrize("peft", [None, "lora"])
-@pytest.mark.parametrize("convention", flops.CONVENTIONS)
+@in_each("peft", [None, "lora"])
+@in_each("convention", flops.CONVENTIONS)
 def test_flops_per_token_can_be_computed_from_the_numbers_that_it_shows(convention, peft):
     charged = metric("flops_per_token", result(config={"peft": peft}), convention=convention)
     shown = re.findall(r"\b\d[\d,]*", charged.remark.partition(": ")[2])
@@ -126,7 +127,7 @@ def test_an_mfu_of_packed_sequences_states_its_value_without_attention():
     assert "document" not in metric("mfu", packed, convention="6n").remark
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "because"),
     [
         ({"gpu_info": device("NVIDIA Rubin")}, "NVIDIA Rubin is not in the catalogue of GPUs"),
@@ -183,7 +184,7 @@ HEAD = 128256 * 4096  # weights of Llama's output head, which no framework runs 
 ALL_LAYERS = 1 + (51_470_401_536 - 6 * HEAD) / 3 / 51_470_401_536
 
 
-@pytest.mark.parametrize(("recompute", "factor"), [("none", 1), ("full", ALL_LAYERS), ("Full", ALL_LAYERS)])
+@in_each(("recompute", "factor"), [("none", 1), ("full", ALL_LAYERS), ("Full", ALL_LAYERS)])
 def test_hfu_counts_recomputed_activations(recompute, factor):
     measured = result(config={"recompute": recompute})
     assert metric("hfu", measured).value == pytest.approx(metric("mfu", measured).value * factor)
@@ -252,14 +253,13 @@ def test_the_power_limit_of_a_board_of_two_dies_is_shared_by_both(device_name, w
     assert metric("power_watts_per_gpu", result(gpu_info=gpu_info)).value == watts
 
 
-@pytest.mark.parametrize(
+@in_each(
     "shape",
     [
         shapes.of_name("gpt-oss-20b").shape,
         shapes.of_name("DeepSeek-V3").shape,
         presets.find_preset("mistral").shape.model_copy(update={"windowed_layers": 16}),
     ],
-    ids=["experts", "latent attention", "windows in half of the layers"],
 )
 def test_hfu_is_unknown_where_every_second_of_unlike_layers_is_recomputed(shape):
     measured = result(config={"recompute": "every second layer"}, model=Model(shape=shape))
@@ -282,7 +282,7 @@ def test_a_sliding_window_lowers_the_flops_of_long_sequences():
     assert metric("flops_per_token", result(model=mistral)).value == 47_494_201_344
 
 
-@pytest.mark.parametrize("own", ["palm", "6n", "megatron", "nemo_transformer"])
+@in_each("own", ["palm", "6n", "megatron", "nemo_transformer"])
 def test_reported_tflops_are_restated_once_their_convention_is_clear(own):
     shape = presets.find_preset("llama").shape
     printed = Reported(tflops_per_gpu=13_107.2 * flops.per_token(shape, 8192, own) / 1e12)
@@ -325,9 +325,7 @@ def test_memory_utilization_takes_the_widest_kind_that_was_logged():
     assert metric("memory_headroom_gb", result(memory_metrics=used)).value == pytest.approx(5)
 
 
-@pytest.mark.parametrize(
-    ("peak", "advice"), [(20.0, "a larger micro batch may be faster"), (60.0, None), (84.0, "nearly full")]
-)
+@in_each(("peak", "advice"), [(20.0, "a larger micro batch may be faster"), (60.0, None), (84.0, "nearly full")])
 def test_memory_utilization_gives_advice_where_low_and_where_high(peak, advice):
     remark = metric("memory_utilization", result(memory_metrics=MemoryMetrics(peak_memory_reserved_gb=peak))).remark
     assert (advice in remark) if advice else remark == "the allocator's pool"
@@ -374,7 +372,7 @@ def test_the_largest_micro_batch_is_never_below_the_one_that_ran():
     assert metric("largest_micro_batch_size", full).value == 2
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "because"),
     [
         ({"config": {"strategy": None}}, "the sharding of the data-parallel replicas is not stated (strategy)"),
@@ -477,7 +475,7 @@ def test_a_budget_of_the_users_own_scales_cost_time_and_energy():
     assert one["budget_gpu_hours"].value == pytest.approx(8 * one["budget_seconds"].value / 3600)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("prices", "price", "source"),
     [
         ({}, 2.99, "Lambda, 2026-05-18"),
@@ -513,7 +511,7 @@ def test_an_unknown_convention_is_refused():
         calculate_metrics(result(), MetricChoices(convention="chinchilla"))
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("wrong", "reason"),
     [
         ({"prices": {"H100": -1.0}}, "price of H100: -1 USD"),

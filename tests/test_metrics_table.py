@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat.core.errors import InputError, NotALogError
 from tensorprimat.core.units import GIB
@@ -65,7 +66,7 @@ def test_a_rate_whose_name_does_not_state_its_gpus_is_warned_about(
     assert any("do not say whether their rate counts all GPUs" in one for one in result.warnings) == warned
 
 
-@pytest.mark.parametrize("unit", [1e3, 1e6, 1e9])
+@in_each("unit", [1e3, 1e6, 1e9])
 def test_a_clock_in_milliseconds_or_finer_since_1970_times_the_steps_in_seconds(read_text: Any, unit: float) -> None:
     rows = [{"step": n, "loss": 3 - n / 100, "timestamp": int((1.75e9 + n / 2) * unit)} for n in range(1, 30)]
     result = read_text(as_lines(rows), format="metrics")
@@ -257,7 +258,7 @@ def test_a_table_of_something_else_is_not_a_training(read_text: Any, shape: str)
         read_text(SHAPES[shape]([{"step": n, "price": 5, "name": "a"} for n in range(9)]))
 
 
-@pytest.mark.parametrize("cut", [1, 2, 7, 30, 90])
+@in_each("cut", [1, 2, 7, 30, 90])
 def test_a_last_row_that_was_cut_has_no_wrong_number(read_text: Any, cut: int) -> None:
     rows = history(**{"step_time_ms": 1234.5, "throughput/tokens_per_sec": 4321.5})
     for shape in (as_csv, as_lines):
@@ -313,7 +314,7 @@ PLAIN_TABLE = [
 ]
 
 
-@pytest.mark.parametrize("spoiled", [{}, {"_timestamp": "2026-01-05 08:00:00"}, {"loss": "torn"}])
+@in_each("spoiled", [{}, {"_timestamp": "2026-01-05 08:00:00"}, {"loss": "torn"}])
 def test_a_csv_read_by_columns_gives_the_same_as_by_rows(tmp_path, spoiled):
     head, *rows = [list(row) for row in PLAIN_TABLE]
     for name, cell in spoiled.items():
@@ -359,9 +360,7 @@ def test_nemo_rls_history_is_read_by_the_names_of_its_sections(read_text: Any) -
     assert (performance.avg_step_time_seconds, performance.tokens_per_second_per_gpu) == (2, 2500)
 
 
-@pytest.mark.parametrize(
-    "other", ["timing_s/testing", "timing/train/checkpointing", "throughput/in-loop eval time (s)"]
-)
+@in_each("other", ["timing_s/testing", "timing/train/checkpointing", "throughput/in-loop eval time (s)"])
 def test_a_step_whose_time_includes_a_validation_or_checkpoint_is_not_measured(read_text: Any, other: str) -> None:
     rows = [{"step": n, "step_time_s": 50.0 if n == 9 else 2.0, **({other: 48.0} if n == 9 else {})} for n in range(20)]
     result = read_text(as_csv(rows))
@@ -523,7 +522,7 @@ def test_golden_values_of_megatrons_tests_are_rows_of_single_steps(read_text: An
     assert (result.steps[20].loss, result.steps[20].covers) == (8.9, 1)
 
 
-@pytest.mark.parametrize("name", ["global_step", "step", "iteration"])
+@in_each("name", ["global_step", "step", "iteration"])
 def test_a_json_list_of_any_trainers_rows_is_a_table(read_text: Any, name: str) -> None:
     rows = [{name: n, "step_time_s": 1.5 + n % 2 / 100, "loss": 9 - n / 50} for n in range(1, 30)]
     assert len(read_text(as_document(rows)).steps) == 29
@@ -560,7 +559,7 @@ def test_a_time_of_zero_between_finer_times_is_none(read_text: Any) -> None:
     assert not any("whole seconds" in warning for warning in result.warnings)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "seconds"),
     [
         ("step_seconds", 0.5), ("iter_time_ms", 0.5), ("dt_ms", 0.5), ("perf/step_ms", 0.5), ("ms_per_step", 0.5),

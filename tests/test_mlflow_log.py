@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.cli import main
@@ -52,7 +53,7 @@ def database_of(path: Path, *runs: dict[str, list[float]], **params: str) -> Pat
 RATES = {"train/loss": [3 - n / 100 for n in range(20)], "throughput/tokens_per_sec": [32768.5] * 20}
 
 
-@pytest.mark.parametrize("named", [".", "metrics", "metrics/train/loss", "metrics/throughput/tokens_per_sec"])
+@in_each("named", [".", "metrics", "metrics/train/loss", "metrics/throughput/tokens_per_sec"])
 def test_naming_the_run_or_any_of_its_metrics_reads_the_run(tmp_path: Path, named: str) -> None:
     run = run_of(
         tmp_path, RATES, per_device_train_batch_size="4", world_size="8", model_name_or_path="meta/Llama-3.1-8B"
@@ -63,7 +64,7 @@ def test_naming_the_run_or_any_of_its_metrics_reads_the_run(tmp_path: Path, name
     assert (result.training_config.micro_batch_size, result.model.name) == (4, "llama")
 
 
-@pytest.mark.parametrize("named", ["", "metrics", "metrics/train/loss"])
+@in_each("named", ["", "metrics", "metrics/train/loss"])
 def test_extract_turns_the_folder_of_a_run_into_one_result(
     tmp_path: Path, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,7 +176,7 @@ def run(model: str, performance: str, metric: str, status: str = "SUCCESS", gpus
     return f'{model},{gpus},bf16,p,"a, b",t,d,node-1,gfx942,{performance},{metric},,{status}'
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("metric", "tokens_per_gpu"),
     [("tokens/s/gpu", 100.0), ("tokens_per_second_per_gpu", 100.0), ("tokens/s", 12.5), ("tokens_per_sec", 12.5)],
 )
@@ -199,7 +200,7 @@ def test_madengines_last_run_with_a_figure_is_read_and_others_are_named(read_tex
     assert any("holds 3 runs, also of b" in warning for warning in result.warnings)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "", "tokens"])
+@in_each("metric", ["accuracy", "", "tokens"])
 def test_madengines_metric_that_is_not_a_rate_is_refused_with_its_name(read_text: Any, metric: str) -> None:
     with pytest.raises(NotALogError, match=metric or "unnamed"):
         read_text(perf(run("a", "5", metric)))

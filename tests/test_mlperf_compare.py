@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from each import in_each
 from matplotlib import image
 from matplotlib.figure import Figure
 
@@ -150,7 +151,7 @@ def test_scaling_stops_at_the_number_of_gpus_whose_rate_is_far_below_the_law():
     assert one.stops_at == 128
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("times", "end"),
     [
         ({8: 100.0, 16: 70.0, 32: 65.0}, "Three numbers of GPUs are too few to tell whether scaling stops."),
@@ -315,7 +316,7 @@ def test_an_entry_states_its_nodes(name, nodes, capsys):
     assert re.search(rf"GPUs .* on {nodes}\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("gpu", ["MI300X", "B200", "H100"])
+@in_each("gpu", ["MI300X", "B200", "H100"])
 def test_one_gpu_shows_its_scaling(gpu, capsys):
     assert main(["mlperf", "compare", gpu]) == 0
     assert "strong scaling" in capsys.readouterr().out
@@ -333,7 +334,7 @@ def test_the_scaling_of_one_benchmark_is_drawn_with_its_law_and_batches(tmp_path
     assert "8/16" in drawn
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("arguments", "named"),
     [
         (["H200"], "name it by --benchmark (llama2_70b_lora, llama31_405b)"),
@@ -373,7 +374,7 @@ def test_the_sentence_below_the_readmes_picture_is_the_one_that_the_command_prin
     assert sentence.partition(". Evaluation")[0] in page
 
 
-@pytest.mark.parametrize("typed", ["0%", "30%", "100%", "150%"])
+@in_each("typed", ["0%", "30%", "100%", "150%"])
 def test_a_confidence_without_an_interval_is_refused_as_it_was_typed(typed, capsys):
     assert main(["mlperf", "compare", "MI355X", "B200", "--confidence", typed]) == 2
     says = f"tprimat mlperf: --confidence {typed}: must be at least 50 % and below 100 %, such as 95%\n"
@@ -386,7 +387,7 @@ def like(one: Entry, submitter: str, minutes: float) -> Entry:
     return dataclasses.replace(one, submitter=submitter, runs=runs)
 
 
-@pytest.mark.parametrize("submitters", [("X",), ("X", "Y"), ("X", "Y", "Z")])
+@in_each("submitters", [("X",), ("X", "Y"), ("X", "Y", "Z")])
 def test_runs_with_equal_times_give_no_interval_rather_than_one_without_width(submitters):
     equal = [like(entry("A", name, 100), name, 100.1 + 0.3) for name in submitters]
     [one] = mlperf_compare.compare_gpus([*equal, entry("B", "W", 80)], "A", "B")
@@ -414,7 +415,7 @@ def test_equal_minutes_without_a_known_scatter_of_runs_have_no_interval():
     assert estimate.half_width(0.95) > 0.5
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("field", "number"),
     [("scaling_factor", -1.0), ("scaling_factor", 0), ("scaling_factor", math.nan), ("scaling_factor", 1e300),
      ("num_gpus", -8), ("num_gpus", True), ("sequence_length", -5), ("global_batch_size", -3)],

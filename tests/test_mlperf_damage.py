@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import scratch
 from drawn import examples
+from each import in_each
 from hypothesis import given as property_given
 from hypothesis import strategies as st
 from job_logs import JOBS, Job
@@ -20,7 +21,7 @@ from tensorprimat import logs
 from tensorprimat.core.errors import TensorPrimatError
 
 
-@pytest.mark.parametrize(
+@in_each(
     "line",
     [
         ":::MLLOG " + '{"value":' * 10_000 + "1" + "}" * 10_000,

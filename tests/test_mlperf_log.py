@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from each import in_each
 from mlperf_journal import START, Journal
 
 from tensorprimat import logs
@@ -81,7 +82,7 @@ def test_a_row_whose_time_holds_an_evaluation_is_marked(tmp_path):
     assert [step.interrupted_by for step in steps] == ["", "", "", "", "validation"]
 
 
-@pytest.mark.parametrize(("unit", "name"), [(1, "steps"), (32, "samples"), (32 * 64, "tokens")])
+@in_each(("unit", "name"), [(1, "steps"), (32, "samples"), (32 * 64, "tokens")])
 def test_the_unit_of_step_is_found_by_the_clock(tmp_path, unit, name):
     journal = Journal(global_batch_size=32, max_sequence_length=64)
     journal.say("run_start")
@@ -147,7 +148,7 @@ def test_init_keys_of_many_ranks_count_once_and_the_ranks_are_the_number_of_gpus
     assert result.provenance.assumed["num_gpus"] == "8 ranks that wrote init_start, one for each GPU"
 
 
-@pytest.mark.parametrize(
+@in_each(
     "settings",
     [
         {"config_filename": "config_MI355X_2x8x1.sh"},
@@ -346,7 +347,7 @@ def test_the_system_description_next_to_a_log_names_and_counts_its_gpus(tmp_path
     assert result.provenance.assumed["num_gpus"] == "systems/theia.json: 2 nodes × 4 accelerators"
 
 
-@pytest.mark.parametrize("description", [{}, {"number_of_nodes": "N/A", "accelerators_per_node": ""}, {"a": [1]}])
+@in_each("description", [{}, {"number_of_nodes": "N/A", "accelerators_per_node": ""}, {"a": [1]}])
 def test_an_empty_description_changes_nothing(tmp_path, description):
     journal = Journal(global_batch_size=16, submission_platform="2xNVIDIA GB200")
     step_times(journal)
@@ -443,7 +444,7 @@ def test_a_row_after_run_stop_is_no_training_of_its_own(tmp_path):
     assert result.runs[0].time_to_train_seconds == pytest.approx(4 * 338 + 4)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("platform", "device"),
     [
         ("1xESC-N8-E11", None),

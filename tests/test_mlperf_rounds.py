@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mlperf_score_by_hand
 import pytest
+from each import in_each
 
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.cli import main
@@ -129,20 +130,18 @@ def test_the_factor_of_scaling_json_multiplies_the_score(tmp_path):
     assert scored(write(tmp_path, TEN, scaling='{"scaling_factor": 1.02}')).minutes == pytest.approx(94.5 * 1.02)
 
 
-@pytest.mark.parametrize(
-    "text", ['{"scaling_factor": "1.02"}', '{"factor": 1.02}', "1.02", "{", '{"scaling_factor": 0}']
-)
+@in_each("text", ['{"scaling_factor": "1.02"}', '{"factor": 1.02}', "1.02", "{", '{"scaling_factor": 0}'])
 def test_a_scaling_factor_of_unknown_form_leaves_no_score(tmp_path, text):
     one = scored(write(tmp_path, TEN, scaling=text))
     assert (one.minutes, one.reason) == (None, "scaling.json has no usable factor")
 
 
-@pytest.mark.parametrize("nodes", ["2", 2, " 2 ", 2.0])
+@in_each("nodes", ["2", 2, " 2 ", 2.0])
 def test_nodes_are_read_as_text_and_as_numbers(tmp_path, nodes):
     assert scored(write(tmp_path, TEN, system={**SYSTEM, "number_of_nodes": nodes})).entry.num_gpus == 16
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '"text"', ""])
+@in_each("text", ["{", "[]", '"text"', ""])
 def test_a_system_description_that_is_not_json_is_named_and_nothing_is_invented(tmp_path, text):
     one = scored(write(tmp_path, TEN, system=text))
     assert (one.entry.gpu, one.entry.num_gpus, one.tokens_per_second_per_gpu) == (None, None, None)
@@ -229,7 +228,7 @@ def test_the_package_s_library_is_small_and_names_its_sources_and_their_licence(
     assert all("mlcommons/training_results_" + source["round"] in source["source"] for source in library.sources)
 
 
-@pytest.mark.parametrize("name", ["v4.1", "v5.0", "v5.1"])
+@in_each("name", ["v4.1", "v5.0", "v5.1"])
 def test_every_score_of_a_round_agrees_with_an_independent_script(name):
     if not (ROUNDS / name).is_dir():
         pytest.skip(f"no round {name} in {ROUNDS}; MLPERF_ROUNDS names the folder that holds it")
@@ -242,7 +241,7 @@ def test_every_score_of_a_round_agrees_with_an_independent_script(name):
         assert one.minutes == (None if minutes is None else pytest.approx(minutes, rel=1e-3)), one.entry.name
 
 
-@pytest.mark.parametrize("kind", ["whole", "failed", "missing"])
+@in_each("kind", ["whole", "failed", "missing"])
 def test_the_independent_script_and_the_package_agree_on_a_small_round(tmp_path, kind):
     logs = {"whole": TEN, "failed": [*TEN[:9], log(50, "aborted")], "missing": TEN[:9]}[kind]
     root = write(tmp_path, logs, scaling='{"scaling_factor": 1.02}')
@@ -253,7 +252,7 @@ def test_the_independent_script_and_the_package_agree_on_a_small_round(tmp_path,
 V6 = Path(__file__).parents[2] / "shared" / "logs" / "mlperf" / "v6.0_amd_mi355x_llama31_8b.txt"
 
 
-@pytest.mark.parametrize("benchmark", ["llama31_8b", "gpt_oss_20b", "deepseekv3_671b"])
+@in_each("benchmark", ["llama31_8b", "gpt_oss_20b", "deepseekv3_671b"])
 def test_a_log_of_v6_0_states_precision_parallelism_and_samples(tmp_path, benchmark):
     if not V6.exists():
         pytest.skip(f"no {V6.name} in {V6.parent}")
@@ -272,7 +271,7 @@ def test_a_log_of_v6_0_states_precision_parallelism_and_samples(tmp_path, benchm
     assert scored.tokens_per_second_per_gpu == pytest.approx(37463, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("device", "gpu"),
     [
         ("NVIDIA Blackwell Ultra Superchip (GB300)", "GB300"),

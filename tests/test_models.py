@@ -2,6 +2,7 @@
 
 import pytest
 from architectures import network_of
+from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.models import presets
@@ -26,7 +27,7 @@ def test_every_preset_is_pinned():
     assert {(preset.model, preset.name) for preset in presets.PRESETS} == set(PINNED)
 
 
-@pytest.mark.parametrize(("name", "counts"), PINNED.items(), ids=map("-".join, PINNED))
+@in_each(("name", "counts"), PINNED.items())
 def test_parameters_are_the_published_ones(name, counts):
     shape = presets.find_preset(*name).shape
     assert (
@@ -36,7 +37,7 @@ def test_parameters_are_the_published_ones(name, counts):
     ) == counts
 
 
-@pytest.mark.parametrize("preset", presets.PRESETS, ids=lambda preset: f"{preset.model}-{preset.name}")
+@in_each("preset", presets.PRESETS)
 def test_the_model_class_of_transformers_has_as_many_parameters(preset):
     model = network_of(preset)
     assert sum(weight.numel() for weight in model.parameters()) == presets.parameters(preset.shape)
@@ -65,7 +66,7 @@ def test_tiny_presets_keep_the_features_of_the_architecture():
     assert mistral.shape.sliding_window < mistral.sequence_length
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("requested", "found"),
     [(("llama", "real"), "full"), (("Llama", "FULL"), "full"), (("course", "2_7B"), "2.7B"), (("course", "XL"), "xl")],
 )

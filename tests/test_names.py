@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from each import in_each
 from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
@@ -37,18 +37,18 @@ OTHERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "spelled"), [(name, word) for name, words in SPELLINGS.items() for word in words])
+@in_each(("name", "spelled"), [(name, word) for name, words in SPELLINGS.items() for word in words])
 def test_every_spelling_of_a_known_model_is_that_model(name, spelled):
     assert names.known_model(spelled) == names.key(spelled) == name
 
 
-@pytest.mark.parametrize("spelled", OTHERS)
+@in_each("spelled", OTHERS)
 def test_no_other_model_is_taken_for_a_known_one(spelled):
     assert names.known_model(spelled) is None
     assert names.key(spelled) not in SPELLINGS
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("one", "other"),
     [
         ("llama31_70b", "meta-llama/Meta-Llama-3.1-70B"), ("llama3.1_70B-BF16-pretrain.yaml", "Llama-3.1-70B-Instruct"),

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.logs.nanogpt.rows import ROW_SPELLINGS, Spelling
@@ -23,7 +24,7 @@ def log(*lines: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("spelling", ROW_SPELLINGS, ids=lambda spelling: spelling.project)
+@in_each("spelling", ROW_SPELLINGS)
 def test_the_pattern_of_a_row_contains_the_text_by_which_lines_are_selected(spelling: Spelling) -> None:
     assert re.sub(r"([|(])", r"\\\1", spelling.mark) in spelling.pattern.pattern
 
@@ -48,7 +49,7 @@ def test_an_iteration_of_nanogpt_that_evaluated_or_saved_is_marked(read_text: An
     assert result.performance_metrics.max_step_time_seconds == pytest.approx(0.143)
 
 
-@pytest.mark.parametrize("between", [" BPC", " BPC, lr 3e-4", ", lr 3e-4, norm 1.5", ""])
+@in_each("between", [" BPC", " BPC, lr 3e-4", ", lr 3e-4, norm 1.5", ""])
 def test_a_loss_of_nanogpt_with_a_unit_is_not_read_and_its_time_is(read_text: Any, between: str) -> None:
     rows = [f"iter {n}: loss 2.3942{between}, time 143.27ms, mfu 7.10%" for n in range(0, 60, 10)]
     result = read_text(log(*rows))
@@ -93,7 +94,7 @@ def row_of_build_nanogpt(n: int, ms: float) -> str:
     return f"step {n:5d} | loss: 6.5 | lr 3.0000e-04 | norm: 1.0 | dt: {ms:.2f}ms | tok/sec: {5e8 / ms:.2f}"
 
 
-@pytest.mark.parametrize(
+@in_each(
     "words",
     [
         "val loss: 3.2811",
@@ -219,7 +220,7 @@ def test_the_device_is_what_nvidia_smi_lists(read_text: Any) -> None:
     assert result.training_config.num_gpus is None
 
 
-@pytest.mark.parametrize(
+@in_each(
     "row",
     [
         "step    {n}/18865 | loss 10.955029 (+nanz)| norm 15.3597 (+nanz)| lr 8.57e-07 | 354.65 ms | 58.1% bf16 MFU | "
@@ -297,7 +298,7 @@ def test_a_slow_first_step_of_a_record_counts_as_in_its_official_time(read_text:
     assert figures.avg_step_time_seconds == pytest.approx(0.0592, rel=3e-3)
 
 
-@pytest.mark.parametrize(("first", "again"), [(30_000, False), (30_000, True), (2_500, False)])
+@in_each(("first", "again"), [(30_000, False), (30_000, True), (2_500, False)])
 def test_a_first_step_that_compiles_after_a_declared_warm_up_is_left_out(
     read_text: Any, first: int, again: bool
 ) -> None:
@@ -318,9 +319,7 @@ def test_every_step_counts_after_a_warm_up_that_the_log_declares(read_text: Any)
     assert (result.audit.clock, result.audit.ratio) == ("train_time", pytest.approx(1.0, abs=2e-3))
 
 
-@pytest.mark.parametrize(
-    "stamp", ["[2026-01-05 08:{}0:00] ", "2026-01-05 08:{}0:00,250 - INFO - ", "2026/01/05 08:{}0:00 | INFO | "]
-)
+@in_each("stamp", ["[2026-01-05 08:{}0:00] ", "2026-01-05 08:{}0:00,250 - INFO - ", "2026/01/05 08:{}0:00 | INFO | "])
 def test_settings_and_evaluations_behind_a_time_stamp_are_read(stamp: str, read_text: Any) -> None:
     lines = (
         "Overriding: block_size = 1024",

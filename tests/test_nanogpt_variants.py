@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each import in_each
 
 TOKENS, LENGTH, STEP = 786_432, 2048, 0.1
 SETTINGS = (
@@ -48,7 +49,7 @@ def test_a_mean_rate_without_the_tokens_of_a_step_gives_the_rate_of_each_interva
     assert result.performance_metrics.avg_step_time_seconds is None
 
 
-@pytest.mark.parametrize(
+@in_each(
     "row",
     [
         "step:{n}/20000 train_loss:6.9377 train_bpb:3.8739 train_time:{ms:.0f}ms step_avg:100.00ms lr_matrix:0.04",
@@ -72,7 +73,7 @@ def test_a_rate_with_underscores_between_its_thousands_is_no_rate_of_the_first_d
     assert not result.steps.has("reported_tokens_per_second")
 
 
-@pytest.mark.parametrize(
+@in_each(
     "row",
     [
         "step {n}, loss: {loss}, dt: 250.00ms, tok/sec: 65536.00",

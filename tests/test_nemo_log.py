@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat.core.errors import InputError
 
@@ -161,8 +162,8 @@ def newer_bar(done: int, global_step: str) -> str:
     )
 
 
-@pytest.mark.parametrize("per_step", [2, 4, 32])
-@pytest.mark.parametrize("as_bar", [True, False])
+@in_each("per_step", [2, 4, 32])
+@in_each("as_bar", [True, False])
 def test_the_time_of_a_batch_is_not_that_of_an_optimizer_step_that_accumulates_several(
     read_text: Any, as_bar: bool, per_step: int
 ) -> None:
@@ -175,7 +176,7 @@ def test_the_time_of_a_batch_is_not_that_of_an_optimizer_step_that_accumulates_s
         read_text(log(*rows))
 
 
-@pytest.mark.parametrize("first", [1, 794, 48_210])
+@in_each("first", [1, 794, 48_210])
 def test_a_bar_that_rounds_global_step_and_draws_it_late_counts_optimizer_steps(read_text: Any, first: int) -> None:
     rows = [newer_bar(done, f"{max(done - 2, 0):.3g}") for done in range(first, first + 40)]
     assert read_text(log(*rows)).performance_metrics.avg_step_time_seconds == 1.0

@@ -1,6 +1,6 @@
 """The environment that NVIDIA's performance scripts set, by GPU and parallel sizes."""
 
-import pytest
+from each import in_each
 
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.nemo import performance as nemo_performance
@@ -31,7 +31,7 @@ def test_h100_with_context_parallel_has_exactly_these_variables():
     }
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "gpu", "connections"),
     [
         ({}, "NVIDIA H100 80GB HBM3", None),
@@ -46,7 +46,7 @@ def test_device_connections_follow_gpu_and_parallel_sizes(changes, gpu, connecti
     )
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("gpu", "changes", "expandable"),
     [
         ("NVIDIA H100", {}, True),
@@ -59,7 +59,7 @@ def test_expandable_segments_are_left_out_where_they_fail_and_with_cuda_graphs(g
     assert ("PYTORCH_CUDA_ALLOC_CONF" in nemo_performance.performance_environment(spec(**changes), gpu)) is expandable
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("gpu", "changes", "graphs"),
     [
         ("NVIDIA H100 80GB HBM3", {}, False),

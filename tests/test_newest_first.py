@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -32,7 +33,7 @@ def read(tmp_path: Path, content: str, name: str = "a.log") -> Result:
     return logs.read(path)
 
 
-@pytest.mark.parametrize("name", sorted({*ALL_JOBS} - {*NAMES_NO_ROW}))
+@in_each("name", sorted({*ALL_JOBS} - {*NAMES_NO_ROW}))
 def test_a_log_from_the_newest_line_to_the_oldest_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
     lines = ALL_JOBS[name](Job())
     head = lines[:1] if name == "metrics table" else []

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from each import in_each
 from replay import Replay
 from test_run_command import QUICK, engine, folder, run  # noqa: F401  # fixtures
 
@@ -40,7 +41,7 @@ def test_other_processes_and_throttling_of_a_gpu_are_reported():
     assert "reduced by the power brake;" in clock
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("why", "cools"), [(("the power brake",), False), (("heat (memory)",), True), (("the power cap", "heat"), True)]
 )
 def test_only_a_hot_gpu_is_advised_to_cool_down(why, cools):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.logs import files, notebooks
@@ -49,12 +50,12 @@ def test_source_code_and_html_of_a_notebook_are_not_rows(tmp_path: Path) -> None
     assert logs.read(path).performance_metrics.max_step_time_seconds < 1
 
 
-@pytest.mark.parametrize("text", ['{"cells": [1, 2]}', '{"cell_type": "code"}', "", '{"log_history": []}'])
+@in_each("text", ['{"cells": [1, 2]}', '{"cell_type": "code"}', "", '{"log_history": []}'])
 def test_other_documents_are_not_notebooks(text: str) -> None:
     assert not notebooks.is_notebook(text.encode())
 
 
-@pytest.mark.parametrize("size", [16, 64, 2**20])
+@in_each("size", [16, 64, 2**20])
 def test_spans_of_a_packed_text_are_those_of_the_plain_one_in_any_order(tmp_path: Path, size: int) -> None:
     lines = [f"line {n} {'x' * (n % 7)}\n".encode() for n in range(60)]
     starts = [sum(map(len, lines[:n])) for n in range(61)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import plausible
 import pytest
+from each import in_each
 
 from tensorprimat.core import store
 from tensorprimat.core.notices import REMARK, SEVERITIES, Notice, notice_kinds
@@ -73,7 +74,7 @@ def test_a_file_without_codes_is_read_by_its_sentences(tmp_path: Path) -> None:
     assert [(one.code, one.field, one.text) for one in store.load(path).remarks] == [(REMARK, "host", "is warm")]
 
 
-@pytest.mark.parametrize("codes", [[], [{}], [{"code": 3, "severity": "loud", "values": "x"}], "text", [None]])
+@in_each("codes", [[], [{}], [{"code": 3, "severity": "loud", "values": "x"}], "text", [None]])
 def test_damaged_codes_cost_no_sentence(tmp_path: Path, codes: object) -> None:
     path = store.write(plausible.result("h100").changed(warnings=("host: is warm",)), tmp_path / "result.json")
     document = json.loads(path.read_text(encoding="utf-8")) | {"notices": codes}

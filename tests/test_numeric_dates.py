@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
@@ -37,8 +38,8 @@ def is_timed(result: Result, start: datetime, seconds: float = 7.5) -> None:
     assert result.timestamp == (start + timedelta(seconds=seconds)).replace(microsecond=0).isoformat()
 
 
-@pytest.mark.parametrize("start", [LATE, NOVEMBER], ids=["a day above 12", "a midnight"])
-@pytest.mark.parametrize("form", [*DAY_FIRST, *MONTH_FIRST, *NAMED])
+@in_each("start", [LATE, NOVEMBER])
+@in_each("form", [*DAY_FIRST, *MONTH_FIRST, *NAMED])
 def test_dates_of_any_order_time_the_rows(read_text: Any, form: str, start: datetime) -> None:
     is_timed(read_text(log(form, start)), start)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import plausible
 import pytest
+from each import in_each
 from rich.console import Console
 
 from tensorprimat.analysis import gate, losses
@@ -74,7 +75,7 @@ def test_many_sides_have_one_ranked_table_and_no_second_one():
     assert ratios == sorted(ratios, key=lambda ratio: -float(ratio.rstrip("x")))
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120])
+@in_each("width", [60, 80, 100, 120])
 def test_a_figure_and_its_interval_are_on_one_line(width):
     sides = [
         plausible.result("h100", runs=3, seconds=12.8 - 0.4 * number, seed=number, device_name=f"NVIDIA GPU {number}")
@@ -84,7 +85,7 @@ def test_a_figure_and_its_interval_are_on_one_line(width):
         assert not line.strip().startswith("±")
 
 
-@pytest.mark.parametrize("width", range(60, 121, 3))
+@in_each("width", range(60, 121, 3))
 def test_a_number_and_its_percent_sign_are_on_one_line(width):
     sides = [plausible.result(machine, runs=runs) for machine, runs in (("h100", 1), ("mi300x", 1))]
     assumed = shown(comparison_of(*sides, assume_run_cv=0.02, assume_host_cv=0.01), width)
@@ -251,7 +252,7 @@ def of_one_task(*, number=3, assume_run_cv=None, **config):
     return pair
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("config", "named"),
     [
         ({}, "MI300X takes 0.784x the time of H100 to"),
@@ -462,7 +463,7 @@ def test_no_cost_of_one_model_is_better_than_that_of_another():
     assert "is better" not in drawn
 
 
-@pytest.mark.parametrize(("seconds", "unit"), [(0.1, "hours"), (12.8, "days"), (60.0, "years")])
+@in_each(("seconds", "unit"), [(0.1, "hours"), (12.8, "days"), (60.0, "years")])
 def test_the_axis_of_a_long_time_has_the_unit_of_its_labels(seconds, unit):
     drawn = texts_of_enhanced_plot(comparison_of(plausible.result("h100", runs=3, seconds=seconds)))
     assert f"{unit} on all GPUs of a side" in drawn

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from each import in_each
 from job_logs import JOBS, Job
 
 from tensorprimat import logs
@@ -31,8 +32,8 @@ def read(tmp_path: Path) -> Reader:
     return read
 
 
-@pytest.mark.parametrize("number", ODD)
-@pytest.mark.parametrize("name", SETTINGS)
+@in_each("number", ODD)
+@in_each("name", SETTINGS)
 def test_a_setting_that_is_not_wholly_a_number_is_unknown(name: str, number: str, read: Reader) -> None:
     spelled, field = SETTINGS[name]
     lines = JOBS[name](Job())
@@ -42,7 +43,7 @@ def test_a_setting_that_is_not_wholly_a_number_is_unknown(name: str, number: str
     assert getattr(read(odd).training_config, field) is None
 
 
-@pytest.mark.parametrize("number", ["6 826.67", "6\u202f826.67", "6'826.67", "6_826.67", "2**11", "2 * 1024"])
+@in_each("number", ["6 826.67", "6\u202f826.67", "6'826.67", "6_826.67", "2**11", "2 * 1024"])
 def test_no_rate_is_read_from_the_beginning_of_a_number(number: str, read: Reader) -> None:
     for row in (
         "Step {} | loss:8.9 lr:2e-05 tokens_per_second_per_gpu:{} grad_norm:1.5 ",

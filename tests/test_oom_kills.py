@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from syntax import in_each
+from each import in_each
 
 from tensorprimat.core import failures
 from tensorprimat.core.units import GB
@@ -116,7 +116,7 @@ def test_a_kill_has_no_reason_without_proof(code):
     assert failures.ending(code, memory_ran_out=True) == "was killed (SIGKILL) by the system because memory ran out"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("code", "how"),
     [(-7, "died of SIGBUS"), (143, "died of SIGTERM"), (-70, "died of signal 70"), (255, "exited with 255"),
      (1, "exited with 1"), (127, "exited with 127"), (128, "exited with 128")],

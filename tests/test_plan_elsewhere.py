@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core.result import GpuInfo
@@ -40,7 +41,7 @@ def test_the_plan_is_that_of_the_named_gpus(folder, capsys):
     assert not list(folder.iterdir())
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "traffic"),
     [
         (
@@ -66,14 +67,13 @@ def test_a_model_that_does_not_fit_is_refused_with_the_flag_that_makes_it_fit(ca
     assert plan(*keep, "32%") == 0
 
 
-@pytest.mark.parametrize("gpu", ["A100-PCIe-40GB", "RTX-4090"])
-@pytest.mark.parametrize(
+@in_each("gpu", ["A100-PCIe-40GB", "RTX-4090"])
+@in_each(
     "flags",
     [
         ["--num-gpus", "1"], ["--num-gpus", "2", "--strategy", "ddp"], ["--num-gpus", "2", "--micro-batch-size", "4"],
         ["--num-gpus", "2", "--master-weights", "fp32"], ["--num-gpus", "8", "--engine", "nemo"],
     ],
-    ids=" ".join,
 )  # fmt: skip
 def test_every_remedy_of_a_refusal_makes_the_model_fit(gpu, flags, capsys):
     assert plan("--gpu", gpu, *flags) == 2
@@ -87,14 +87,13 @@ def test_every_remedy_of_a_refusal_makes_the_model_fit(gpu, flags, capsys):
 KEEP_ALL = ["--num-gpus", "8", "--activation-checkpointing", "none"]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("gpu", "micro", "flags", "advised"),
     [
         ("H100-SXM", 4, KEEP_ALL, 1),  # 2 needs 89 GB
         ("H100-SXM", 5, [*KEEP_ALL, "--global-batch-size", "40"], 1),  # 2 does not divide the batch
         ("B300", 8, ["--num-gpus", "1", "--engine", "nemo", "--precision", "bf16"], 2),  # 4 needs 305 GB
     ],
-    ids=["torch", "odd", "nemo"],
 )
 def test_a_micro_batch_is_reduced_to_the_largest_that_fits(gpu, micro, flags, advised, capsys):
     flags = ["--gpu", gpu, *flags, "--micro-batch-size"]
@@ -128,7 +127,7 @@ def test_a_log_that_lies_here_is_read_instead_of_the_plan_only_on_request(folder
         )
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "message"),
     [
         (["--gpu", "H100-SXM"], "--gpu H100-SXM: give --num-gpus too"),
@@ -154,7 +153,7 @@ def test_a_default_batch_gives_every_process_of_a_tiny_model_a_micro_batch(capsy
     assert "8 sequences of 128 tokens: micro batch 2 × 2 accumulated × 2 processes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "memory_gb"),
     [("H100-SXM", 85.0), ("H200-SXM", 150.7), ("B200", 191.5), ("MI300X", 206.1), ("A100-SXM-80GB", 85.0)],
 )
@@ -166,7 +165,7 @@ def test_the_memory_of_a_planned_gpu_is_what_its_driver_reports(name, memory_gb,
     assert float(shown) <= memory_gb
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "device"),
     [("A100", "A100 SXM 40GB, 42.3 GB"), ("H100", "H100 SXM, 84.6 GB"), ("B200", "B200, 190 GB")],
 )
@@ -188,7 +187,7 @@ def test_a_gpu_without_units_for_bfloat16_trains_in_fp16_by_default(gpu, precisi
     assert re.search(rf"Precision +{precision}\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(("gpu", "noted"), [("H100-NVL", True), ("A100-SXM-80GB", True), ("H100-SXM", False)])
+@in_each(("gpu", "noted"), [("H100-NVL", True), ("A100-SXM-80GB", True), ("H100-SXM", False)])
 def test_nemo_without_published_settings_for_the_gpu_says_so(gpu, noted, capsys):
     assert plan("--gpu", gpu, "--num-gpus", "8", "--engine", "nemo", "--context-parallel-size", "2") == 0
     printed = capsys.readouterr().out

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import plausible
 import pytest
+from each import in_each
 
 from tensorprimat.analysis import published
 from tensorprimat.analysis.compare import compare
@@ -82,7 +83,7 @@ def shown_ticks(axes):
     return [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
 
 
-@pytest.mark.parametrize("case", CASES)
+@in_each("case", CASES)
 def test_everything_that_can_be_compared_can_be_drawn(case):
     """Warnings are errors here: no missing glyph, no collapsed axis, no layout that failed."""
     form = "svg" if case == "names that want to be code" else "png"
@@ -135,7 +136,7 @@ def test_a_side_without_steps_is_named_with_its_model_where_models_differ():
     assert "no step times: H100 (llama)" in svg
 
 
-@pytest.mark.parametrize("end", [7.2, 9e5, 9.9e6, 1.1e7, 7.2e7, 9e8])
+@in_each("end", [7.2, 9e5, 9.9e6, 1.1e7, 7.2e7, 9e8])
 def test_ticks_of_a_narrow_panel_do_not_touch(end):
     import matplotlib
     from matplotlib.figure import Figure

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat.core import identity
 from tensorprimat.logs import read
@@ -62,7 +63,7 @@ def test_steady_runs_that_are_six_percent_apart_are_two_benchmarks(
     assert len(pooled([log(tmp_path / "a.log", 2.0), log(tmp_path / "b.log", seconds, seed=2)])) == results
 
 
-@pytest.mark.parametrize(
+@in_each(
     "dump",
     [
         "".join(f"Config param setting_{n}: {n}\n" for n in range(9)),
@@ -70,7 +71,6 @@ def test_steady_runs_that_are_six_percent_apart_are_two_benchmarks(
         "".join(f"  setting_{n}: {n}\n" for n in range(9)),
         "Running with args: {'a': {" + ", ".join(f"'setting_{n}': {n}" for n in range(9)) + "}}\n",
     ],
-    ids=["MaxText", "a dataclass", "YAML", "a dictionary"],
 )
 def test_arguments_are_found_in_every_form(tmp_path: Path, dump: str) -> None:
     path = Path(log(tmp_path / "run.log", 2.0))

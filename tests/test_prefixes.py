@@ -2,7 +2,7 @@
 
 import re
 
-import pytest
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -11,20 +11,18 @@ from tensorprimat.logs import prefixes
 COMPOSE = ("trainer-1  | ", "my_project_trainer_1      | ", "llm-train-12  | 2026-01-16T07:32:00.123456789Z ")
 
 
-@pytest.mark.parametrize("prefix", COMPOSE)
+@in_each("prefix", COMPOSE)
 def test_the_prefix_of_docker_compose_is_taken_off(prefix):
     assert prefixes.strip(f"{prefix}[default0]: iteration 5") == "iteration 5"
     assert prefixes.split(f"{prefix}3: iteration 5")[0].rank == 3
 
 
-@pytest.mark.parametrize(
-    "line", ["step-1 | loss 2.5", "a | b", "epoch 1  | loss 2.5", "loss-1.5  | x", "| step-1  | 2 |"]
-)
+@in_each("line", ["step-1 | loss 2.5", "a | b", "epoch 1  | loss 2.5", "loss-1.5  | x", "| step-1  | 2 |"])
 def test_a_line_that_only_resembles_a_prefixed_row_keeps_its_text(line):
     assert prefixes.strip(line) == line
 
 
-@pytest.mark.parametrize("format", ALL_JOBS)
+@in_each("format", ALL_JOBS)
 def test_a_log_with_the_prefix_of_docker_compose_is_read_like_the_log_itself(format, read_text):
     lines = ALL_JOBS[format](Job())
     plain = read_text("\n".join(lines) + "\n")
@@ -34,7 +32,7 @@ def test_a_log_with_the_prefix_of_docker_compose_is_read_like_the_log_itself(for
     assert behind.training_config == plain.training_config
 
 
-@pytest.mark.parametrize("format", ALL_JOBS)
+@in_each("format", ALL_JOBS)
 def test_a_log_whose_numbers_are_coloured_is_read_like_the_log_itself(format, read_text):
     text = "\n".join(ALL_JOBS[format](Job())) + "\n"
     coloured = re.sub(r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]\d+)?(?![\w.])", "\x1b[1;36m\\g<0>\x1b[0m", text)

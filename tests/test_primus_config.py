@@ -5,6 +5,7 @@ from pathlib import Path
 import fake_primus
 import pytest
 import yaml
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
@@ -62,7 +63,7 @@ def test_a_placeholder_without_default_or_value_names_the_variable(root, monkeyp
     assert effective(path).whole("seq_length") == 512
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("overrides", "precision"),
     [
         (["fp8: hybrid", "bf16: true"], "fp8"),
@@ -84,7 +85,7 @@ def test_a_file_outside_any_checkout_names_the_presets_that_it_lacks(tmp_path, r
     assert effective(path).whole("num_layers") == 32
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("text", "complaint"),
     [
         ("", "holds no settings"),
@@ -117,7 +118,7 @@ def test_links_in_a_circle_are_refused_in_one_line(tmp_path, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
+@in_each(
     "text",
     [
         "a: &a {b: *a}",
@@ -127,14 +128,6 @@ def test_links_in_a_circle_are_refused_in_one_line(tmp_path, capsys):
         "a: " + "[" * 5000,
         "a: 2026-13-45",
         "a: \0",
-    ],
-    ids=[
-        "itself",
-        "aliases of aliases",
-        "merge keys of merge keys",
-        "brackets",
-        "a date that does not exist",
-        "a null byte",
     ],
 )
 def test_yaml_that_is_not_a_configuration_is_refused_in_one_line(tmp_path, capsys, text):

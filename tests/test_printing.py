@@ -10,6 +10,7 @@ from pathlib import Path
 
 import plausible
 import pytest
+from each import in_each
 from syntax import nodes
 
 from tensorprimat import cli
@@ -86,7 +87,7 @@ def started(*words, folder, code=None, **environment):
     )
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+@in_each("encoding", ["ascii", "latin-1", "cp1252"])
 def test_an_output_of_few_characters_ends_no_command(encoding, tmp_path):
     for machine in ("h100", "mi300x"):
         store.write(plausible.result(machine, runs=2, steps=12), tmp_path / f"{machine}.json")
@@ -123,8 +124,8 @@ def test_every_command_reports_a_deleted_working_folder_in_one_line(tmp_path):
     assert b"/absent.log: No such file or directory" in done.stderr
 
 
-@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
-@pytest.mark.parametrize(
+@in_each("buffered", [True, False])
+@in_each(
     ("words", "redirected", "code", "lines"),
     [
         ("--help", ">/dev/full", 1, 1),

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from each import in_each
 
 from tensorprimat.core.errors import RunError
 from tensorprimat.engines import launcher_output
@@ -64,7 +65,7 @@ def ours(then="time.sleep(60)"):
         program.communicate()
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@in_each("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_ranks_in_sessions_of_their_own_end_with_the_program_and_its_folder_goes(by):
     with ours() as (program, guard, family, scratch):
         assert scratch.is_dir()
@@ -116,7 +117,7 @@ def test_a_command_that_is_told_to_end_while_it_starts_does_end():
         assert child.wait(timeout=10) in (-signal.SIGTERM, -signal.SIGUSR1)
 
 
-@pytest.mark.parametrize(("does", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("kill -11 $$", -11), ("true", 0)])
+@in_each(("does", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("kill -11 $$", -11), ("true", 0)])
 def test_a_guarded_command_ends_as_it_would_alone(does, code):
     assert processes.run_guarded(["sh", "-c", does]).returncode == code
 

@@ -6,6 +6,7 @@ import json
 
 import plausible
 import pytest
+from each import in_each
 
 from tensorprimat.analysis import projection, published
 from tensorprimat.cli import main
@@ -46,7 +47,7 @@ def test_a_benchmark_with_enough_left_out_points_is_projected():
     assert low < middle < high < 4.5
 
 
-@pytest.mark.parametrize("benchmark", ["llama31_8b", "llama31_405b", "gpt3", "nothing"])
+@in_each("benchmark", ["llama31_8b", "llama31_405b", "gpt3", "nothing"])
 def test_a_benchmark_whose_coverage_is_not_shown_is_refused(benchmark):
     with pytest.raises(UsageError, match="not reliable"):
         projection.exponent_for(GROUPS, benchmark, 4)

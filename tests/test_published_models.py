@@ -1,6 +1,7 @@
 """Shapes of published models that this tool does not train: data/models.toml, --shape and pairing by name."""
 
 import pytest
+from each import in_each
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
@@ -9,20 +10,20 @@ from tensorprimat.models import presets, shapes
 MODELS = catalogue.published_models()
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.title)
+@in_each("model", MODELS)
 def test_a_published_shape_has_the_parameters_that_its_publisher_counts(model):
     norms = 2 * model.shape.head_dim * model.shape.num_layers if model.title.startswith("Qwen3") else 0
     rounded = model.title.startswith(("DeepSeek", "MLPerf")) or "gpt-oss" in model.title  # billions, or biases
     assert presets.parameters(model.shape) + norms == pytest.approx(model.parameters, rel=1e-3 if rounded else 0)
 
 
-@pytest.mark.parametrize("model", [model for model in MODELS if model.shape.experts], ids=lambda model: model.title)
+@in_each("model", [model for model in MODELS if model.shape.experts])
 def test_a_published_mixture_has_the_active_parameters_that_its_publisher_counts(model):
     either = presets.matrix_parameters(model.shape), presets.active_parameters(model.shape)
     assert min(abs(count / model.active_parameters - 1) for count in either) < 0.02
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.title)
+@in_each("model", MODELS)
 def test_every_published_model_is_found_by_its_names_and_no_other_model_has_them(model):
     for name in (model.title, *model.also):
         assert shapes.of_name(name).shape == model.shape
@@ -31,7 +32,7 @@ def test_every_published_model_is_found_by_its_names_and_no_other_model_has_them
     assert sum(other.shape == model.shape for other in MODELS) == 1
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("spelled", "title"),
     [
         ("meta-llama/Llama-2-70b-hf", "Llama-2-70B"),
@@ -55,7 +56,7 @@ def test_spellings_of_frameworks_mean_the_published_model(spelled, title):
     assert shapes.of_name(spelled).name == title
 
 
-@pytest.mark.parametrize("name", ["llama2_70b_lora", "qwen3-coder-30b", "my-14b", "Qwen2-72B-lora", "codellama-70b"])
+@in_each("name", ["llama2_70b_lora", "qwen3-coder-30b", "my-14b", "Qwen2-72B-lora", "codellama-70b"])
 def test_a_name_that_only_resembles_a_published_model_has_no_shape(name):
     assert shapes.of_name(name) is None
 

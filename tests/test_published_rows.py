@@ -8,6 +8,7 @@ from pathlib import Path
 
 import plausible
 import pytest
+from each import in_each
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
@@ -54,7 +55,7 @@ def test_published_results_are_shown_marked_and_without_a_verdict():
     assert levels == {(True, "same_work"), (False, "same_work_per_token")}
 
 
-@pytest.mark.parametrize(("gpu", "count"), [("h100", 8), ("mi300x", 8), ("h100", 64)])
+@in_each(("gpu", "count"), [("h100", 8), ("mi300x", 8), ("h100", 64)])
 def test_published_results_are_listed_nearest_first(gpu, count):
     """Comparable first, then the same GPU, then the same number of GPUs, then the better level."""
     rows = near_published(comparison_of(plausible.result(gpu, num_gpus=count)).sides)
@@ -120,7 +121,7 @@ def test_a_ratio_is_the_rate_measured_here_over_the_published_one():
     assert max(ratios) != pytest.approx(1 / max(ratios))
 
 
-@pytest.mark.parametrize("expected", [{"num_gpus": 8}, {"gpu": "H100 SXM"}, {"benchmark": "llama"}])
+@in_each("expected", [{"num_gpus": 8}, {"gpu": "H100 SXM"}, {"benchmark": "llama"}])
 def test_baselines_that_are_chosen_meet_every_condition(expected):
     found = [one.row for one in choose_baselines(bundled(), EntryChoice(**expected)) if one.entry is None]
     every = [one.row for one in baselines() if one.entry is None]
@@ -169,7 +170,7 @@ def test_a_model_that_the_package_knows_by_name_has_a_published_mfu(name, peak_t
         assert one.mfu.value == pytest.approx(one.row.tflops_per_gpu / peak_tflops, rel=0.02)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "because"),
     [
         (

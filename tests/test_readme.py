@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat.core.spec import MODELS
 
@@ -29,14 +30,14 @@ def tracked():
     return set(listed.split("\n")) - {""}
 
 
-@pytest.mark.parametrize(("script", "flags"), MENTIONED, ids=lambda value: value or "bare")
+@in_each(("script", "flags"), MENTIONED)
 def test_every_script_of_the_readme_and_docs_exists_and_knows_its_flags(script, flags):
     assert (ROOT / script).is_file()
     if script.endswith(".py"):
         assert unknown_flags([script], flags) == []
 
 
-@pytest.mark.parametrize(("command", "flags"), COMMANDS, ids=lambda value: value or "bare")
+@in_each(("command", "flags"), COMMANDS)
 def test_every_command_of_the_readme_and_docs_exists_and_knows_its_flags(command, flags):
     assert unknown_flags(["-m", "tensorprimat", command], flags) == []
 

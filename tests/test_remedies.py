@@ -9,7 +9,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from syntax import in_each, nodes
+from each import in_each
+from syntax import nodes
 from test_stated_commands import bare
 
 from tensorprimat.cli import COMMANDS, main
@@ -248,8 +249,8 @@ def said_by(capsys, command, path, tmp_path):
     return captured.out + captured.err + (report.read_text() if report.is_file() else "")
 
 
-@pytest.mark.parametrize("command", ["compare", "enhance", "metrics", "analyze"])
-@pytest.mark.parametrize("facts", [{}, {"sequence_length": 2048, "global_batch_size": 8}, {"num_gpus": 8}])
+@in_each("command", ["compare", "enhance", "metrics", "analyze"])
+@in_each("facts", [{}, {"sequence_length": 2048, "global_batch_size": 8}, {"num_gpus": 8}])
 def test_the_output_on_a_bare_result_names_only_the_commands_own_flags(tmp_path, capsys, command, facts):
     path = bare(tmp_path / "old.json", **facts)
     printed = " ".join(said_by(capsys, command, path, tmp_path).split())

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from each import in_each
 from job_logs import JOBS
 from test_segments import LONG, OTHER, Reader, assert_figures_of, each_format, read  # noqa: F401  # read: a fixture
 
@@ -33,7 +34,7 @@ def test_a_log_that_is_repeated_after_another_one_counts_once(name: str, read: R
     assert_figures_of(read(second, first, second), LONG)
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name != "mlperf"])  # its half would contradict its clock
+@in_each("name", [name for name in JOBS if name != "mlperf"])  # its half would contradict its clock
 def test_the_beginning_of_a_log_before_another_training_is_not_mixed_with_it(name: str, read: Reader) -> None:
     first = JOBS[name](LONG)
     result = read(first, JOBS[name](replace(LONG, last=25)), JOBS[name](OTHER))
@@ -41,8 +42,8 @@ def test_the_beginning_of_a_log_before_another_training_is_not_mixed_with_it(nam
     assert told(result)
 
 
-@pytest.mark.parametrize("name", ["megatron", "primus", "nemo", "torchtitan", "maxtext", "nanochat", "olmo", "litgpt"])
-@pytest.mark.parametrize("seconds", [0.5, 2.0])
+@in_each("name", ["megatron", "primus", "nemo", "torchtitan", "maxtext", "nanochat", "olmo", "litgpt"])
+@in_each("seconds", [0.5, 2.0])
 def test_rows_after_a_replay_continue_the_training_that_it_repeats(name: str, seconds: float, read: Reader) -> None:
     first, second = JOBS[name](LONG), JOBS[name](replace(OTHER, seconds=seconds))
     further = JOBS[name](replace(LONG, last=80))[len(first) :]

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import plausible
 import pytest
+from each import in_each
 from test_reports import HOSTILE, comparison_of, every_text, on_terminal, three_models, two  # noqa: F401  # fixtures
 
 from tensorprimat.analysis.records import Estimate
@@ -207,7 +208,7 @@ def test_hundreds_of_runs_make_documents_that_can_be_read():
     assert "The first 200 of 300 runs" in markdown.render(comparison)
 
 
-@pytest.mark.parametrize("half", [1e-3, 1e-6, 1e-9, 1e-13])
+@in_each("half", [1e-3, 1e-6, 1e-9, 1e-13])
 def test_the_ends_of_a_narrow_interval_differ_in_json_and_hold_its_value(half):
     for value in (1.0, 13425.123456789, 3.2e-5):
         written = json._estimate(Estimate(value=value, low=value * (1 - half), high=value * (1 + half), rests_on=""))

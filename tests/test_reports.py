@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import plausible
 import pytest
+from each import in_each
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
@@ -189,14 +190,14 @@ def test_a_tiny_side_next_to_a_full_one_is_named_in_its_row():
     assert "Not comparable" in text
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.5, math.inf), (0.0, 5e-324), (1.0, 1.0), (1e-310, 2e-310)])
+@in_each(("low", "high"), [(0.5, math.inf), (0.0, 5e-324), (1.0, 1.0), (1e-310, 2e-310)])
 def test_a_ratio_with_an_interval_that_no_machine_has_is_still_shown(low, high):
     estimate = Estimate(value=1.0, low=low, high=high, rests_on="5 runs")
     ratio = Ratio(metric="tokens_per_second", estimate=estimate, verdict="no_difference_shown")
     assert re.match(r"1\.0+x the tokens/s", formatting.ratio_in_words(ratio))
 
 
-@pytest.mark.parametrize("digits", [0.5, 0.012345, 1.0, 1.00049, 1.5, 9.99, 12.0, 4e7])
+@in_each("digits", [0.5, 0.012345, 1.0, 1.00049, 1.5, 9.99, 12.0, 4e7])
 def test_both_ends_of_an_interval_of_a_ratio_can_be_distinguished(digits):
     ratio = Ratio(
         metric="tokens_per_second",
@@ -456,7 +457,7 @@ def test_an_impossible_figure_is_an_error_above_every_headline():
     assert json.comparison_document(comparison)["verdict"] == "not_comparable"
 
 
-@pytest.mark.parametrize("width", [80, 100, 120])
+@in_each("width", [80, 100, 120])
 def test_four_sides_break_no_label_inside_a_word(width):
     names = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X", "AMD Instinct MI355X")
     sides = []

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from each import in_each
 from preflights import made
 
 from tensorprimat.analysis import roofline
@@ -108,9 +109,7 @@ def test_a_result_of_unknown_shape_is_not_on_the_roofline():
     assert roofline.of_result(trained().model_copy(update={"model": Model(name="llama")})) is None
 
 
-@pytest.mark.parametrize(
-    ("recompute", "has_point"), [(None, True), ("none", True), ("full", False), ("selective", False)]
-)
+@in_each(("recompute", "has_point"), [(None, True), ("none", True), ("full", False), ("selective", False)])
 def test_a_training_that_recomputes_activations_is_not_on_the_roofline(recompute, has_point):
     config = trained().training_config.changed(recompute=recompute)
     assert (roofline.of_result(trained().changed(training_config=config)) is not None) == has_point

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.analysis.compare import compare
@@ -33,14 +34,14 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@in_each("form", FORMS.values())
 def test_a_time_that_is_printed_with_one_digit_may_be_half_of_it_off(read_text: Any, form: str) -> None:
     result = read_text(rows(form, times_of(0.94, 0.004)))
     assert result.provenance.rounding == pytest.approx(0.05 / 0.94, rel=0.15)
     assert [warning for warning in result.warnings if "printed" in warning]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("form", "times", "error"),
     [
         ("step {n} loss={loss:.4f} dt={t:.3f}s\n", np.full(100, 0.9), 0.0005 / 0.9),
@@ -48,7 +49,6 @@ def test_a_time_that_is_printed_with_one_digit_may_be_half_of_it_off(read_text: 
         ("step {n} loss={loss:.4f} dt={t:.2f}s\n", times_of(0.9, 0.05), 0.0),
         ('{{"step": {n}, "loss": {loss:.4f}, "step_time_s": {t!r}}}\n', times_of(0.9, 0.004), 0.0),
     ],
-    ids=["zeros at the end count", "so do those of milliseconds", "errors cancel", "a measured time is exact"],
 )
 def test_a_time_that_is_printed_finely_has_its_own_error(read_text: Any, form: str, times: Any, error: float) -> None:
     result = read_text(rows(form, [float(t) for t in times]))
@@ -64,7 +64,7 @@ def test_errors_cancel_only_where_several_neighbouring_values_are_frequent() -> 
     assert error_of_mean(np.repeat([0.9, 1.0, 1.1], [1, 198, 1]), 0.1) == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("values", "unit"), [([0.9, 1.0], 0.1), ([0.009, 0.01], 0.001), ([12_300, 12_500], 100), ([0.94123456789], None)]
 )
 def test_the_printed_unit_is_the_largest_that_writes_all_values(values: list[float], unit: float | None) -> None:

@@ -4,7 +4,7 @@ import csv
 import io
 import unicodedata
 
-import pytest
+from each import in_each
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -71,7 +71,7 @@ def test_markdown_keeps_a_table_row_one_cell_wide(text):
     assert len(cells) == 1
 
 
-@pytest.mark.parametrize("mention", ["@someone", "#12", "see @team/x"])
+@in_each("mention", ["@someone", "#12", "see @team/x"])
 def test_markdown_mentions_nobody_on_github(mention):
     assert "\\@" not in markdown(mention)
     assert "&#8203;" in markdown(mention)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import plausible
 import pytest
+from each import in_each
 
 from tensorprimat.analysis import gate as gates
 from tensorprimat.analysis.compare import compare
@@ -31,8 +32,8 @@ def sentences_with_a_verdict(comparison):
     return printed + [one for one in of_money if "are not compared" not in one and "not confirmed" not in one]
 
 
-@pytest.mark.parametrize("runs", [(3, 3), (1, 3), (1, 1)])
-@pytest.mark.parametrize("seconds", [12.8, 11.0])
+@in_each("runs", [(3, 3), (1, 3), (1, 1)])
+@in_each("seconds", [12.8, 11.0])
 def test_every_sentence_with_a_verdict_states_that_other_machines_may_differ(runs, seconds):
     sides = [plausible.result("h100", runs=runs[0]), plausible.result("mi300x", runs=runs[1], seconds=seconds)]
     printed = sentences_with_a_verdict(comparison_of(*sides))
@@ -77,9 +78,7 @@ def in_pairs(one):
     return one.model_copy(update={"runs": tuple(run.model_copy(update={"pair": run.index}) for run in one.runs)})
 
 
-@pytest.mark.parametrize(
-    ("nodes", "machine"), [((1, 1), "machine"), ((4, 4), "set of 4 nodes"), ((1, 4), "machine or node set")]
-)
+@in_each(("nodes", "machine"), [((1, 1), "machine"), ((4, 4), "set of 4 nodes"), ((1, 4), "machine or node set")])
 def test_the_scope_names_a_machine_or_a_set_of_nodes(nodes, machine):
     sides = [
         plausible.result(gpu, runs=3, num_nodes=count) for gpu, count in zip(("h100", "mi300x"), nodes, strict=True)
@@ -116,7 +115,7 @@ def test_the_cheaper_side_is_stated_for_these_machines_only():
     assert ONE_MACHINE in winner
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("seconds", "runs", "status"),
     [(12.8, 3, "pass"), (14.0, 3, "fail"), (13.2, 3, "undecided"), (14.0, 1, "undecided")],
 )

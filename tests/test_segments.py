@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import scratch
 from drawn import examples
+from each import in_each
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from job_logs import JOBS, Job
@@ -91,7 +92,7 @@ def test_a_resume_is_one_benchmark_whose_restart_is_not_a_step(name: str, read: 
     assert (result.performance_metrics.measured_steps or 0) >= 76
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("modded-nanogpt", "lightning", "mlperf")])
+@in_each("name", [name for name in JOBS if name not in ("modded-nanogpt", "lightning", "mlperf")])
 def test_an_elastic_restart_with_fewer_gpus_is_another_benchmark(name: str, read: Reader) -> None:
     smaller = LONG.resume(gpus=4, seconds=4.0, last=90)
     result = read(JOBS[name](LONG), ["Traceback (most recent call last):", "RuntimeError"], JOBS[name](smaller))
@@ -99,14 +100,14 @@ def test_an_elastic_restart_with_fewer_gpus_is_another_benchmark(name: str, read
     assert [segment.same_benchmark for segment in result.provenance.segments] == [False, True]
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if name not in ("modded-nanogpt", "lightning")])
+@in_each("name", [name for name in JOBS if name not in ("modded-nanogpt", "lightning")])
 def test_segments_that_are_not_measured_are_named_with_their_facts_and_the_flag(name: str, read: Reader) -> None:
     (told,) = (w for w in read(*map(JOBS[name], (OTHER, LONG))).warnings if w.startswith("segments: the log holds 2"))
     assert "instead of" in told
     assert "--segment 1 reads" in told
 
 
-@pytest.mark.parametrize("name", ["megatron", "primus", "torchtitan", "nanochat", "olmo", "litgpt"])
+@in_each("name", ["megatron", "primus", "torchtitan", "nanochat", "olmo", "litgpt"])
 def test_a_resume_that_states_no_settings_has_those_of_the_training_before(name: str, read: Reader) -> None:
     silent = LONG.resume(banner=False, last=120)
     result = read(*map(JOBS[name], (LONG, silent)))
@@ -116,7 +117,7 @@ def test_a_resume_that_states_no_settings_has_those_of_the_training_before(name:
     assert any("are taken from the training before it" in warning for warning in result.warnings)
 
 
-@pytest.mark.parametrize("name", ["megatron", "torchtitan", "maxtext", "nemo", "nanochat"])
+@in_each("name", ["megatron", "torchtitan", "maxtext", "nemo", "nanochat"])
 def test_a_job_that_died_before_its_first_step_sets_nothing_of_the_next(name: str, read: Reader) -> None:
     dead = [*JOBS[name](replace(OTHER, last=0)), "Traceback (most recent call last):", "torch.OutOfMemoryError"]
     assert_figures_of(read(dead, JOBS[name](LONG)), LONG)
@@ -303,7 +304,7 @@ def test_a_job_that_was_killed_while_it_started_sets_nothing_of_the_next(read: R
     assert_figures_of(read(killed, JOBS["torchtitan"](LONG)), LONG)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "field", "stated_in"),
     [
         ("torchtitan", "num_gpus", "dp_shard=8"),
@@ -330,12 +331,8 @@ def test_a_setting_is_explained_by_the_line_of_its_own_training_that_states_it(
     assert min(cited) > len(JOBS[name](OTHER))
 
 
-@pytest.mark.parametrize(
-    "name", ["nanochat", "litgpt", "olmo", "nemo", "maxtext", "torchtitan", "megatron", "huggingface", "composer"]
-)
-@pytest.mark.parametrize(
-    "restart", [[], ["W0105 torch/distributed/elastic/agent/server/api.py Restarting worker group"]]
-)
+@in_each("name", ["nanochat", "litgpt", "olmo", "nemo", "maxtext", "torchtitan", "megatron", "huggingface", "composer"])
+@in_each("restart", [[], ["W0105 torch/distributed/elastic/agent/server/api.py Restarting worker group"]])
 def test_the_next_rank_that_prints_takes_over_from_one_that_died(name: str, restart: list[str], read: Reader) -> None:
     first = [f"[default0]: {line}" for line in ALL_JOBS[name](replace(LONG, last=20))]
     second = [f"[default3]: {line}" for line in ALL_JOBS[name](LONG.resume(first=16, last=100, banner=bool(restart)))]

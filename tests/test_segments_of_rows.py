@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import in_each
 from job_logs import JOBS
 from table_logs import ALL_JOBS
 from test_segments import LONG, OTHER, Reader, assert_figures_of, read  # noqa: F401  # fixtures
@@ -36,7 +37,7 @@ def test_several_jobs_at_other_speeds_are_named_in_the_plural(read: Reader) -> N
     assert "; numbers 2, 3 are not, because their step times differ; tprimat extract --segment reads one of" in told
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3])
+@in_each("cut", [1, 2, 3])
 def test_a_lasting_change_of_the_step_time_is_reported_if_no_line_explains_it(cut: int, read: Reader) -> None:
     rows = JOBS["litgpt"](replace(LONG, banner=False, seconds=1.0, first=13, last=60))
     (told,) = (w for w in read(JOBS["litgpt"](replace(LONG, last=12)), rows[cut:]).warnings if "no line says why" in w)
@@ -100,8 +101,8 @@ def test_rows_that_name_another_world_size_are_another_training(read: Reader) ->
     assert_figures_of(result, LONG)
 
 
-@pytest.mark.parametrize("changes", [{"length": 4096}, {"gpus": 4}], ids=["twice the sequence", "half the GPUs"])
-@pytest.mark.parametrize("name", ["megatron", "primus"])
+@in_each("changes", [{"length": 4096}, {"gpus": 4}])
+@in_each("name", ["megatron", "primus"])
 def test_rows_that_go_on_with_other_work_per_device_are_another_training(
     name: str, changes: dict[str, int], read: Reader
 ) -> None:
@@ -117,7 +118,7 @@ def test_rows_that_go_on_with_another_share_of_the_peak_are_another_training(rea
     assert_figures_of(read(JOBS["nanochat"](LONG), rows), LONG)
 
 
-@pytest.mark.parametrize("name", ["megatron", "nanochat", "nanotron", "maxtext"])
+@in_each("name", ["megatron", "nanochat", "nanotron", "maxtext"])
 def test_a_resume_of_equal_steps_whose_rates_show_other_work_is_another_training(name: str, read: Reader) -> None:
     later = LONG.resume(length=LONG.length // 2, last=60, banner=False)
     result = read(ALL_JOBS[name](LONG), ALL_JOBS[name](later))
@@ -144,7 +145,7 @@ def test_a_total_of_tokens_that_goes_back_begins_a_training_with_work_of_its_own
     assert any("tokens_per_step" in warning for warning in result.warnings)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("batches", "told"),
     [((8, 4), "falls from 8 to 4"), ((4, 8), "grows from 4 to 8"), ((8, 4, 8), "varies between 4 and 8")],
 )

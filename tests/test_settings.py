@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 import pytest
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core import methodologies, quantities, settings
@@ -29,7 +30,7 @@ def test_every_setting_with_an_option_is_a_field_of_the_users_choice_and_of_the_
     assert chosen <= set(RunSpec.model_fields)
 
 
-@pytest.mark.parametrize("name", sorted({setting.name for setting in settings.WITH_OPTION} - set(prepare.RESOLVED)))
+@in_each("name", sorted({setting.name for setting in settings.WITH_OPTION} - set(prepare.RESOLVED)))
 def test_the_value_of_a_flag_reaches_the_run(name):
     option = settings.option(name)
     value = option.choices[-1] if option.choices else option.default + 1
@@ -74,7 +75,7 @@ def test_the_shell_completes_the_values_of_an_option(capsys, monkeypatch):
     assert capsys.readouterr().out.split() == ["bf16"]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flag", "value", "least"),
     [("--steps", "0", 1), ("--sequence-length", "1", 2), ("--context-parallel-size", "0", 1), ("--nodes", "0", 1)],
 )
@@ -83,7 +84,7 @@ def test_a_setting_below_its_least_value_is_refused_by_its_flag(flag, value, lea
     assert f"{flag} {value}: must be at least {least}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flag", "name"),
     [("--strategy", "strategy"), ("--fp8-recipe", "fp8_recipe"), ("--attention", "attention_backend"),
      ("--precision", "precision"), ("--master-weights", "master_weights"), ("--methodology", "methodology")],
@@ -106,7 +107,7 @@ def test_a_switch_and_its_opposite_are_refused(tmp_path, capsys, order):
     assert capsys.readouterr().err == ("tprimat run: --compile and --no-compile contradict each other; leave one out\n")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("stated", "recipe"),
     [
         ("delayed", "delayed"), ("hybrid, delayed scaling", "delayed"), ("hybrid delayed", "delayed"),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat.core.units import GIB
 
@@ -31,8 +32,8 @@ def log(row: str, prefix: str = "", count: int = 15) -> str:
     return "".join(f"{prefix}{row.format(n)}\n" for n in range(1, count + 1))
 
 
-@pytest.mark.parametrize("colours", PRIMUS_COLOURS)
-@pytest.mark.parametrize("row", [MEGATRON, TORCHTITAN], ids=["megatron", "torchtitan"])
+@in_each("colours", PRIMUS_COLOURS)
+@in_each("row", [MEGATRON, TORCHTITAN])
 def test_coloured_primus_prefixes_give_the_world_size_and_the_date(read_text: Any, row: str, colours: str) -> None:
     result = read_text(log(row, PRIMUS_COLOURS[colours]))
     assert (result.training_config.num_gpus, result.platform, len(result.steps)) == (8, "amd", 15)
@@ -40,7 +41,7 @@ def test_coloured_primus_prefixes_give_the_world_size_and_the_date(read_text: An
     assert result.timestamp.startswith("2025-12-02T06:26")
 
 
-@pytest.mark.parametrize("colours", PRIMUS_COLOURS)
+@in_each("colours", PRIMUS_COLOURS)
 def test_coloured_primus_prefixes_are_taken_off_maxtexts_rows(read_text: Any, colours: str) -> None:
     assert read_text(log(MAXTEXT, PRIMUS_COLOURS[colours])).source == "Primus (MaxText backend)"
 
@@ -109,7 +110,7 @@ def deepspeed(*settings: str) -> str:
     return "".join(printed) + log(DEEPSPEED)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("setting", "precision"),
     [
         ("bfloat16_config .............. enabled=True immediate_grad_update=False check_grad_overflow=False", "bf16"),
@@ -122,7 +123,7 @@ def test_deepspeeds_precision_is_read_in_both_spellings(read_text: Any, setting:
     assert read_text(deepspeed(setting)).training_config.precision == precision
 
 
-@pytest.mark.parametrize(
+@in_each(
     "dump",
     [
         "  seq_length ...................................... 2048",
@@ -142,7 +143,7 @@ NEMO = (
 )
 
 
-@pytest.mark.parametrize(
+@in_each(
     "dump",
     [
         "    data=<Config[MockDataModule(seq_length=8192, micro_batch_size=1, global_batch_size=8)]>,",
@@ -302,8 +303,8 @@ WORLD_SIZES = {
 }
 
 
-@pytest.mark.parametrize("printed", NOT_WHOLE)
-@pytest.mark.parametrize("name", WORLD_SIZES)
+@in_each("printed", NOT_WHOLE)
+@in_each("name", WORLD_SIZES)
 def test_the_beginning_of_a_longer_number_is_not_read(read_text: Any, name: str, printed: str) -> None:
     setting, row = WORLD_SIZES[name]
     found = read_text(setting.format(printed) + "\n" + log(row, count=30)).training_config.num_gpus
@@ -349,7 +350,7 @@ DEEPSPEED_SHAPE = {"num_experts": "[1]", "num_key_value_heads": 8} | {
 }
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("printed", "lost"),
     [
         *((MEGATRON_SHAPE, lost) for lost in ("", "swiglu", "untie_embeddings_and_output_weights")),
@@ -388,7 +389,7 @@ def test_settings_of_a_job_that_died_after_the_last_row_are_not_those_of_the_row
     assert config.sequence_length in (None, 4096)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("quantization", "precision"),
     [("fp8", "fp8"), ("nanoo_fp8", "fp8"), ("int8", None), ("", "bf16"), ("None", "bf16")],
 )

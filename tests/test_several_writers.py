@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.result import Result
@@ -39,7 +40,7 @@ def process(pace: float, late: float, *, loss: float, steps: int = 600) -> list[
     ]
 
 
-@pytest.mark.parametrize("pace", [15.0, 15.1, 14.0])
+@in_each("pace", [15.0, 15.1, 14.0])
 def test_a_step_takes_the_time_between_rows_of_one_process(tmp_path, pace):
     result = read(tmp_path, [*process(15.0, 0.0, loss=2.0), *process(pace, 1.0, loss=2.1)])
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(15.0, rel=0.01 if pace > 14 else 0.08)

@@ -11,6 +11,8 @@ import scripts
 pytest.importorskip("torch")
 pytest.importorskip("lightning")
 
+from each import in_each
+
 from perf.turns import ratio_of_runs
 
 speed_gpu = scripts.load("perf/speed_gpu.py")
@@ -43,7 +45,7 @@ def test_without_torchtitan_one_line_says_how_to_install_it_or_to_leave_it_out(m
     )
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "problem"),
     [
         (["--programs", "engine,torchtitan"], "unknown program 'torchtitan'"),
@@ -90,7 +92,7 @@ def test_a_program_without_enough_memory_or_time_is_left_out_of_later_turns(monk
     assert "large" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("mode", "flags"),
     [
         ("none", ["none"]),

@@ -5,6 +5,7 @@ import json
 import job_logs
 import pytest
 import table_logs
+from each import in_each
 
 from tensorprimat import logs
 
@@ -29,7 +30,7 @@ def signs(path, lines):
     return [warning for warning in logs.read(path).warnings if any(sign in warning for sign in SIGNS)]
 
 
-@pytest.mark.parametrize("rest", ["5,", "5.,", "5.4,", "5.40,", "5.4401,"])
+@in_each("rest", ["5,", "5.,", "5.4,", "5.40,", "5.4401,"])
 def test_a_number_with_other_decimals_than_on_every_other_row_is_a_warning_that_names_the_line(tmp_path, rest):
     lines = maxtext()
     before, _, behind = lines[20].partition("seconds: ")
@@ -185,7 +186,7 @@ def test_a_report_that_every_process_prints_at_once_is_no_row(tmp_path):
     assert signs(tmp_path / "a.log", [*lines[:20], *report, *lines[20:]]) == []
 
 
-@pytest.mark.parametrize("width", range(60, 76))
+@in_each("width", range(60, 76))
 def test_rows_that_were_all_cut_at_one_column_are_a_warning_or_lose_their_last_number(tmp_path, width):
     lines = [VERL.format(index, index % 7, 20 + index / 7) for index in range(1, 60)]
     result = tmp_path / "a.log"
@@ -194,7 +195,7 @@ def test_rows_that_were_all_cut_at_one_column_are_a_warning_or_lose_their_last_n
     assert found or not any(rate < 400 for rate in rates)
 
 
-@pytest.mark.parametrize("unit", ["65.5", "65.", "65", "6"])
+@in_each("unit", ["65.5", "65.", "65", "6"])
 def test_a_rate_without_the_delimiter_after_its_suffix_is_not_a_rate(tmp_path, unit):
     lines = [NANOTRON.format(index, index % 10).partition("65.5K")[0] + unit for index in range(1, 30)]
     (tmp_path / "a.log").write_text("\n".join(lines) + "\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError
@@ -74,11 +75,9 @@ def same_figures(result: Result, *, decimals: int = 1) -> None:
     assert result.steps.column("line").tolist() == list(range(2, 42))
 
 
-@pytest.mark.parametrize("decimals", [0, 1])
-@pytest.mark.parametrize(
-    "spelled", [english, english_thousands, european, european_thousands, french, swiss], ids=lambda one: one.__name__
-)
-@pytest.mark.parametrize("separator", [";", "\t", ","])
+@in_each("decimals", [0, 1])
+@in_each("spelled", [english, english_thousands, european, european_thousands, french, swiss])
+@in_each("separator", [";", "\t", ","])
 def test_a_table_with_other_separators_has_the_figures_of_a_plain_csv(
     read_text: Any, separator: str, spelled: Callable[[float, int], str], decimals: int
 ) -> None:
@@ -103,9 +102,7 @@ def test_three_decimals_in_a_table_with_commas_are_decimals(read_text: Any) -> N
     assert read_text(text).performance_metrics.tokens_per_second == pytest.approx(15.144, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "cells", [("0.512", "2,51"), ("0,512", "2.51"), ("1.5e-05", "2,5")], ids=["point first", "comma first", "exponent"]
-)
+@in_each("cells", [("0.512", "2,51"), ("0,512", "2.51"), ("1.5e-05", "2,5")])
 def test_a_table_with_decimal_points_and_decimal_commas_is_refused(read_text: Any, cells: tuple[str, str]) -> None:
     text = "step;step_time_s;loss\n" + "".join(f"{n};{cells[0]};{cells[1]}\n" for n in range(1, 41))
     with pytest.raises(InputError, match=r"has decimal points \(.*\) and the column .* decimal commas \("):
@@ -144,7 +141,7 @@ def test_a_column_that_no_figure_needs_decides_where_no_other_number_does(read_t
     assert result.steps.column("reported_tokens_per_second")[0] == 15141
 
 
-@pytest.mark.parametrize("form", ["sep", "marked", "utf-16", "gzip", "carriage returns", "quoted", "mail"])
+@in_each("form", ["sep", "marked", "utf-16", "gzip", "carriage returns", "quoted", "mail"])
 def test_a_table_is_read_in_every_form_in_which_spreadsheets_store_it(tmp_path: Path, form: str) -> None:
     text = table("\t" if form == "utf-16" else ";", european_thousands)
     data = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.fact_values import read_statements
@@ -114,7 +115,7 @@ def test_another_number_of_gpus_leaves_no_stale_parallel_sizes():
 # Devices
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("sizes", "replicas", "accumulation"),
     [
         ({"num_gpus": 16, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 1}, 8, 8),
@@ -241,7 +242,7 @@ def test_a_rate_that_a_file_gives_is_kept_where_nothing_it_rests_on_changes():
 # Ways to write a shape
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("text", "title"),
     [
         ("llama3.1-8b", "Llama-3.1-8B"),
@@ -262,7 +263,7 @@ def test_a_known_model_is_found_in_every_spelling(text, title):
     assert preset.title == title or preset.name == text
 
 
-@pytest.mark.parametrize("text", ["llama3.1-71b", "gpt", "", "x=1/2/3", "x=384/1536/6/7", "x=0/1/1/1", "x=8/8/1/2/3"])
+@in_each("text", ["llama3.1-71b", "gpt", "", "x=1/2/3", "x=384/1536/6/7", "x=0/1/1/1", "x=8/8/1/2/3"])
 def test_a_text_that_is_not_a_shape_is_refused_in_one_line_that_names_the_flag(text):
     with pytest.raises(UsageError) as refusal:
         shapes.parse_shape(text)
@@ -276,7 +277,7 @@ def test_numbers_may_end_in_key_value_heads_and_vocabulary():
     assert "vocabulary of 10,000 assumed" in (shapes.parse_shape("mine=384/1536/6/6").assumption or "")
 
 
-@pytest.mark.parametrize(("typed", "name"), [("RTX4090", "RTX 4090"), ("H100", "H100 SXM"), ("mi-355x", "MI355X")])
+@in_each(("typed", "name"), [("RTX4090", "RTX 4090"), ("H100", "H100 SXM"), ("mi-355x", "MI355X")])
 def test_a_gpu_is_found_as_users_type_it(typed, name):
     (one,) = read_statements({"gpu": [typed]})
     assert one.value == name

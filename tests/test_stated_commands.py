@@ -10,6 +10,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from each import in_each
 from test_run_command import write_log
 
 from tensorprimat.cli import main
@@ -49,7 +50,7 @@ def run(*arguments):
     return main(list(map(str, arguments)))
 
 
-@pytest.mark.parametrize("command", READERS)
+@in_each("command", READERS)
 def test_every_command_that_reads_takes_every_fact_with_one_help_text(command):
     parameters = inspect.signature(import_module(f"tensorprimat.cli.{command}").command, eval_str=True).parameters
     assert set(FACTS) - set(parameters) == set()
@@ -218,7 +219,7 @@ def test_a_fact_for_all_fills_every_side_that_lacks_it_and_keeps_the_others(tmp_
     assert any("--num-gpus SIDE=8 overrides it" in warning for warning in first.warnings)
 
 
-@pytest.mark.parametrize("side", ["base", "benchmark_cuda_llama", "benchmark_cuda_llama.json", "nvidia", "CUDA", "nvd"])
+@in_each("side", ["base", "benchmark_cuda_llama", "benchmark_cuda_llama.json", "nvidia", "CUDA", "nvd"])
 def test_a_fact_for_one_side_reaches_that_side_alone(tmp_path, side):
     first, second = (item.result for item in laid_over(two(tmp_path), read_statements({"gpu": [f"{side}=H100"]})))
     assert (first.gpu_info.device_name, second.gpu_info.device_name) == ("H100 SXM", None)
@@ -318,8 +319,8 @@ def test_two_values_for_one_result_by_two_of_its_names_are_refused(tmp_path):
     assert first.result.training_config.num_gpus == 8
 
 
-@pytest.mark.parametrize("command", ["compare", "enhance", "metrics", "analyze", "extract"])
-@pytest.mark.parametrize(
+@in_each("command", ["compare", "enhance", "metrics", "analyze", "extract"])
+@in_each(
     ("flags", "says"),
     [
         (["--num-gpus", "0"], "--num-gpus 0: must be 1 or more"),
@@ -346,7 +347,7 @@ def test_a_wrong_fact_is_refused_in_one_line_that_names_the_flag(tmp_path, capsy
 # Prices
 
 
-@pytest.mark.parametrize("device", ["Unit 7", "H100", "A100", "Unit 7, rev=B"])
+@in_each("device", ["Unit 7", "H100", "A100", "Unit 7, rev=B"])
 def test_the_price_key_that_a_remedy_names_is_accepted(tmp_path, capsys, device):
     path = bare(tmp_path / "old.json", sequence_length=128, global_batch_size=4, num_gpus=8)
     result = store.load(path)
@@ -361,7 +362,7 @@ def test_the_price_key_that_a_remedy_names_is_accepted(tmp_path, capsys, device)
         assert not any("--price" in warning for warning in document.get("warnings", []))
 
 
-@pytest.mark.parametrize(("flag", "typed"), [("--gpu", "MI300X"), ("--price", "2.5"), ("--price", "unknown GPU=2.5")])
+@in_each(("flag", "typed"), [("--gpu", "MI300X"), ("--price", "2.5"), ("--price", "unknown GPU=2.5")])
 def test_the_price_of_an_unknown_gpu_needs_its_name_or_one_price(tmp_path, capsys, flag, typed):
     path = bare(tmp_path / "old.json", sequence_length=128, global_batch_size=4, num_gpus=8)
     assert run("metrics", path, "--json") == 0

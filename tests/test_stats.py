@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from each import in_each
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats as reference
@@ -46,8 +47,8 @@ def alarms(ours, theirs, count=1500, seed=11):
     return np.mean(np.array(p_values) < 0.05)
 
 
-@pytest.mark.parametrize("runs", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("noisier", [1, 4])
+@in_each("runs", [2, 3, 4, 5, 8])
+@in_each("noisier", [1, 4])
 def test_equal_numbers_of_runs_give_few_false_alarms_whichever_side_varies_more(runs, noisier):
     random = np.random.default_rng(3)
     sides = [0.01 * factor * random.standard_normal((3000, runs)) for factor in (1, noisier)]
@@ -58,7 +59,7 @@ def test_equal_numbers_of_runs_give_few_false_alarms_whichever_side_varies_more(
     assert np.mean(np.array(p_values) < 0.05) < 0.067  # 6 % and what 3,000 comparisons vary by
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [(2, 10), (10, 2), (2, 5), (3, 10)])
+@in_each(("ours", "theirs"), [(2, 10), (10, 2), (2, 5), (3, 10)])
 def test_few_runs_against_many_give_few_false_alarms(ours, theirs):
     assert 0.015 < alarms(ours, theirs) < 0.06
 
@@ -91,7 +92,7 @@ def test_looks_after_every_run_do_not_raise_the_rate_of_false_alarms():
     assert stats.level_of_look(0.95, 1) == pytest.approx(0.95)
 
 
-@pytest.mark.parametrize("degrees", [1, 30, math.inf])
+@in_each("degrees", [1, 30, math.inf])
 def test_the_quantile_is_finite_at_the_level_of_any_look(degrees):
     level = stats.level_of_look(0.95, 10**18)
     assert level == 1.0
@@ -110,7 +111,7 @@ def test_runs_on_one_host_count_once_when_hosts_differ():
     assert by_host.variance > stats.of_runs(runs).variance
 
 
-@pytest.mark.parametrize("hosts", [["a"] * 4, ["a", "b", None, "b"], [None] * 4])
+@in_each("hosts", [["a"] * 4, ["a", "b", None, "b"], [None] * 4])
 def test_hosts_count_only_where_every_run_names_one_and_they_differ(hosts):
     assert stats.of_runs([1, 1.1, 1.2, 1.3], hosts).degrees == 3
 

@@ -6,14 +6,15 @@ import math
 
 import numpy as np
 import pytest
+from each import in_each
 from scipy import optimize
 from scipy import stats as reference
 
 from tensorprimat.analysis import stats
 
 
-@pytest.mark.parametrize("degrees", [1, 2.5, 8, 40, 300])
-@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+@in_each("degrees", [1, 2.5, 8, 40, 300])
+@in_each("confidence", [0.8, 0.95, 0.99])
 def test_the_quantile_is_students_t_for_any_degrees_of_freedom(degrees, confidence):
     assert stats.student(confidence, degrees) == pytest.approx(reference.t.ppf((1 + confidence) / 2, degrees))
 
@@ -75,7 +76,7 @@ def test_holm_rejects_more_than_a_common_threshold():
     assert not any(p <= 1 - level for p, level in zip([0.02] * 3, stats.holm([0.02] * 3, 0.95), strict=True))
 
 
-@pytest.mark.parametrize(("scatters", "half_width"), [([0.02], 0.01), ([0.02, 0.01], 0.01), ([0.005, 0.03], 0.02)])
+@in_each(("scatters", "half_width"), [([0.02], 0.01), ([0.02, 0.01], 0.01), ([0.005, 0.03], 0.02)])
 def test_the_runs_needed_are_those_of_a_search_with_scipy(scatters, half_width):
     deviation = math.sqrt(sum(scatter**2 for scatter in scatters))
 
@@ -113,8 +114,8 @@ def half_width_by_matrices(series, confidence):
     return optimize.brentq(missing, 0.0, 1e3 * max(scales))
 
 
-@pytest.mark.parametrize(("seed", "phi"), [(1, 0.0), (2, 0.5), (3, 0.9), (4, -0.4)])
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@in_each(("seed", "phi"), [(1, 0.0), (2, 0.5), (3, 0.9), (4, -0.4)])
+@in_each("confidence", [0.8, 0.95])
 def test_the_interval_of_one_run_is_that_of_full_covariance_matrices(seed, phi, confidence):
     random = np.random.default_rng(seed)
     series = 0.01 * random.standard_normal(30)

@@ -1,7 +1,7 @@
 """Tests of warm-up detection and outliers."""
 
 import numpy as np
-import pytest
+from each import in_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,14 +22,14 @@ def test_an_empty_series_has_no_warm_up():
     assert find_steady(np.empty(0)).start == 0
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+@in_each("rows", [1, 2, 3, 5])
 def test_of_up_to_five_rows_only_the_first_is_warm_up(rows):
     steady = find_steady(np.linspace(3.0, 1.0, rows))
     assert (steady.start, steady.settled) == (1, True)
 
 
-@pytest.mark.parametrize("length", [3, 5, 10, 20])
-@pytest.mark.parametrize("seed", range(10))
+@in_each("length", [3, 5, 10, 20])
+@in_each("seed", range(10))
 def test_a_clean_ramp_ends_within_two_steps_of_its_end(length, seed):
     steady = find_steady(noisy(ramp(length), seed=seed))
     assert abs(steady.start - length) <= 2
@@ -45,7 +45,7 @@ def test_warm_up_may_be_faster_than_the_rest():
     assert abs(steady.start - 8) <= 1
 
 
-@pytest.mark.parametrize("rows", [8, 12, 20, 50])
+@in_each("rows", [8, 12, 20, 50])
 def test_noise_alone_is_not_cut(rows):
     starts = [find_steady(noisy(np.ones(rows), noise=0.05, seed=seed)).start for seed in range(200)]
     assert np.mean(np.array(starts) <= 2) > 0.9
@@ -92,8 +92,8 @@ def test_rounded_digits_are_not_a_change_of_speed():
     assert find_steady(series).start == 1
 
 
-@pytest.mark.parametrize("between_ticks", [0.2, 0.35, 0.4, 0.45, 0.5])
-@pytest.mark.parametrize("jitter", [0.01, 0.3, 0.6])
+@in_each("between_ticks", [0.2, 0.35, 0.4, 0.45, 0.5])
+@in_each("jitter", [0.01, 0.3, 0.6])
 def test_a_coarse_clock_settles_like_a_fine_one(between_ticks, jitter):
     random = np.random.default_rng(3)
     found = [
@@ -131,7 +131,7 @@ def test_the_unit_of_time_does_not_matter(times, unit):
     assert find_steady(np.array(times)) == find_steady(np.array(times) * unit)  # powers of two round no ties apart
 
 
-@pytest.mark.parametrize("length", [1, 400, 30_000])
+@in_each("length", [1, 400, 30_000])
 def test_the_end_of_a_warm_up_is_found_among_hundreds_of_thousands_of_rows(length):
     rows = 3 * LONGEST_SERIES + 1234
     steady = find_steady(noisy(ramp(length, rows=rows)))
@@ -162,7 +162,7 @@ def test_unmeasured_rows_are_not_outliers():
     assert not len(find_outliers(series))
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 1000, 1001, 1002, 5000])
+@in_each("count", [1, 2, 7, 1000, 1001, 1002, 5000])
 def test_the_median_equals_that_of_numpy_for_any_number_of_rows(count):
     rows = np.random.default_rng(count).normal(size=count)
     assert median(rows) == np.median(rows)

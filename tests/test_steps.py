@@ -5,6 +5,7 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+from each import in_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,7 +93,7 @@ def test_a_row_keeps_only_the_fields_that_were_given():
         row.loss = 1.0
 
 
-@pytest.mark.parametrize("fields", [{"index": 1}, {"seconds": 1.0}, {"index": 1, "seconds": 1.0, "tflops": 3.0}])
+@in_each("fields", [{"index": 1}, {"seconds": 1.0}, {"index": 1, "seconds": 1.0, "tflops": 3.0}])
 def test_a_row_without_its_number_or_with_an_unknown_field_is_refused(fields):
     with pytest.raises(TypeError, match="fields"):
         Step(**fields)

@@ -6,6 +6,7 @@ import os
 import tempfile
 
 import pytest
+from each import in_each
 
 import benchmark_utils
 import compare_results
@@ -101,7 +102,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("content", "says"),
     [
         (b"", "the file is empty"),
@@ -128,7 +129,7 @@ def test_a_missing_file_and_a_folder_are_distinguished(tmp_path):
         store.load(tmp_path)
 
 
-@pytest.mark.parametrize(
+@in_each(
     "change",
     [
         {"raw_step_times": [0.5, -1, 0.5, 0.5]},

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
@@ -46,7 +47,7 @@ def test_every_row_counts_where_a_warm_up_of_no_step_was_declared():
     assert (figures.measured_steps, figures.warmup_steps_dropped) == (3, 0)
 
 
-@pytest.mark.parametrize(("first", "measured"), [(1.0, 40), (0.98, 40), (1.5, 30)])
+@in_each(("first", "measured"), [(1.0, 40), (0.98, 40), (1.5, 30)])
 def test_a_first_row_of_many_steps_is_warm_up_only_where_it_is_the_slowest(first, measured):
     rows = [Step(index=10 * i, seconds=s, covers=10) for i, s in enumerate((first, 1.0, 1.01, 1.0), start=1)]
     assert summarise(result(rows, warmup_steps=None)).performance_metrics.measured_steps == measured
@@ -230,7 +231,7 @@ def flops_warnings(summary):
     return [warning for warning in summary.warnings if warning.startswith(("tflops_per_gpu", "mfu"))]
 
 
-@pytest.mark.parametrize("convention", flops.CONVENTIONS)
+@in_each("convention", flops.CONVENTIONS)
 def test_reported_flops_of_any_convention_agree_with_the_shape(convention):
     printed = 1e-8 * flops.per_token(presets.find_preset("llama").shape, 8192, convention)
     assert flops_warnings(trained_shape(tflops=printed * 1.015)) == []

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import get_type_hints
 
-import pytest
+from each import in_each
 from pydantic import TypeAdapter, ValidationError
 
 from tensorprimat.core.result import TrainingConfig
@@ -32,7 +32,7 @@ def wrong_values(record, *, without=()):
     return wrong
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@in_each("dialect", DIALECTS)
 def test_a_dialect_has_values_of_the_declared_types_and_numbers_that_mean_a_field(dialect):
     assert wrong_values(dialect) == []
     assert [wrong_values(number) for number in (*dialect.numbers, *dialect.settings) if wrong_values(number)] == []
@@ -43,7 +43,7 @@ def test_a_dialect_has_values_of_the_declared_types_and_numbers_that_mean_a_fiel
     assert {part for _, parts in dialect.products for part in parts} <= MEANT_BY_SETTINGS
 
 
-@pytest.mark.parametrize("log_format", FORMATS, ids=lambda one: one.name)
+@in_each("log_format", FORMATS)
 def test_a_format_has_values_of_the_declared_types_and_names_other_formats(log_format):
     functions = ("detect", "read", "runs")
     names = {one.name for one in FORMATS}

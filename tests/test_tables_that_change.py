@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError
@@ -44,8 +45,8 @@ def left_out(result: Result) -> list[str]:
     return [warning for warning in result.warnings if "left out" in warning]
 
 
-@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
-@pytest.mark.parametrize(
+@in_each("separator", SEPARATORS.values())
+@in_each(
     "change",
     [
         lambda c: [*c[:3], f'"{float(c[3]):,.1f}"'],
@@ -53,7 +54,6 @@ def left_out(result: Result) -> list[str]:
         lambda c: [f'"{cell}"' for cell in c],
         lambda c: [*c[:3], f"{float(c[3]):,.1f}".replace(",", " ")],
     ],
-    ids=["thousands", "thousands of steps", "quotes", "blanks between thousands"],
 )
 def test_numbers_whose_form_changes_far_down_are_read(change, separator, read):
     result = read(change, separator)
@@ -63,11 +63,10 @@ def test_numbers_whose_form_changes_far_down_are_read(change, separator, read):
     assert not left_out(result)
 
 
-@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
-@pytest.mark.parametrize(
+@in_each("separator", SEPARATORS.values())
+@in_each(
     "change",
     [lambda c: [*c, "7"], lambda c: c[:3], lambda c: ["|".join(c)]],
-    ids=["one cell more", "one cell less", "another separator"],
 )
 def test_rows_of_another_width_are_counted(change, separator, read):
     result = read(change, separator)
@@ -82,8 +81,8 @@ def test_decimal_commas_between_commas_are_counted(read):
     assert f"{LATER:,} lines" in told
 
 
-@pytest.mark.parametrize("quote", ["", '"'])
-@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
+@in_each("quote", ["", '"'])
+@in_each("separator", SEPARATORS.values())
 def test_decimal_commas_that_begin_far_down_are_refused(separator, quote, read):
     if separator == "," and not quote:
         pytest.skip("the commas are between cells, as the test above has them")
@@ -91,21 +90,21 @@ def test_decimal_commas_that_begin_far_down_are_refused(separator, quote, read):
         read(lambda c: [quote + cell.replace(".", ",") + quote for cell in c], separator)
 
 
-@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
+@in_each("separator", SEPARATORS.values())
 def test_cells_that_are_no_numbers_are_counted_by_column(separator, read):
     result = read(lambda c: [c[0], f"{c[1]} s", *c[2:]], separator)
     (told,) = left_out(result)
     assert told.startswith(f"steps: {LATER:,} cells of the column step_time are not a number and are left out")
 
 
-@pytest.mark.parametrize("nothing", ["", "N/A", "NaN", "null"])
+@in_each("nothing", ["", "N/A", "NaN", "null"])
 def test_cells_without_a_value_are_rows_without_it(nothing, read):
     result = read(lambda c: [*c[:2], nothing, c[3]])
     assert len(result.steps) == ROWS
     assert not left_out(result)
 
 
-@pytest.mark.parametrize("separator", SEPARATORS.values(), ids=SEPARATORS)
+@in_each("separator", SEPARATORS.values())
 def test_rows_below_another_header_are_read_by_its_names(separator, read):
     header = separator.join(("note", "step", "loss", "step_time", "learning_rate", "tokens_per_sec"))
     result = read(lambda c: [str(int(c[0]) - CHANGE + 1), c[2], c[1], "1e-5", c[3]], separator, between=[header])

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from each import in_each
 from replay import Replay
 
 from tensorprimat.core.provenance import Provenance
@@ -172,7 +173,7 @@ def test_a_step_outside_of_the_sampling_has_no_energy():
     assert np.isnan(found["energy_joules_per_gpu"]).all()
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("joules", "why"),
     [
         (lambda _: 5e6, "stood still"),

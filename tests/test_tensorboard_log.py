@@ -17,6 +17,7 @@ from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError
 from tensorprimat.core.units import GIB
 
 pytest.importorskip("tensorboard")
+from each import in_each
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -62,7 +63,7 @@ def test_an_event_file_that_begins_with_long_texts_is_not_a_text(tmp_path):
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(("values", "covers"), [(MEGATRON, 10), (TORCHTITAN, 10), (NEMO, 1), (MAXTEXT, 1)])
+@in_each(("values", "covers"), [(MEGATRON, 10), (TORCHTITAN, 10), (NEMO, 1), (MAXTEXT, 1)])
 def test_a_step_time_is_read_with_the_interval_that_its_framework_averages(tmp_path, values, covers):
     events = Events(tmp_path)
     for row in range(1, 5):
@@ -134,7 +135,7 @@ def test_of_two_sections_of_hparams_that_state_a_setting_the_first_counts(tmp_pa
     assert logs.read(nemo_events(tmp_path)).training_config.sequence_length == 2048
 
 
-@pytest.mark.parametrize(
+@in_each(
     "text",
     [
         "{unclosed: [",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import scratch
+from each import in_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def test_numbers_stay_right_over_blocks(tmp_path: Path) -> None:
     assert [line for window in windows for line in window] == list(enumerate(lines, start=1))
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@in_each("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
 def test_encodings_are_recognised(tmp_path: Path, encoding: str) -> None:
     log = written(tmp_path, "iteration 5 | straße\nzweite Zeile\n".encode(encoding))
     assert [text for _, text in log.lines()] == ["iteration 5 | straße", "zweite Zeile"]
@@ -75,7 +76,7 @@ def test_zeros_that_a_crashed_file_system_left_are_skipped(tmp_path: Path) -> No
     assert list(written(tmp_path, b"one\n" + b"\0" * 40_000 + b"two\n").lines()) == [(1, "one"), (2, "two")]
 
 
-@pytest.mark.parametrize("length", [1000, 200_000, 3_000_000])
+@in_each("length", [1000, 200_000, 3_000_000])
 def test_a_log_that_was_cut_while_its_writer_went_on_begins_with_zeros_and_is_text(tmp_path: Path, length: int) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(b"\0" * length + b"one\ntwo\n")
@@ -117,15 +118,15 @@ def test_every_compression_is_unpacked_without_a_word_about_it(tmp_path: Path, c
     assert not log.is_binary
 
 
-@pytest.mark.parametrize("compression", ["gzip", "xz", "bzip2", "zstd"])
+@in_each("compression", ["gzip", "xz", "bzip2", "zstd"])
 def test_several_packed_parts_in_one_file_are_one_text(tmp_path: Path, compression: str) -> None:
     compress = COMPRESSIONS[compression]
     log = written(tmp_path, compress(b"one\n") + compress(b"two\n"))
     assert [text for _, text in log.lines()] == ["one", "two"]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "xz", "bzip2", "zip", "zstd"])
-@pytest.mark.parametrize("cut", [12, 30, -4])
+@in_each("compression", ["gzip", "xz", "bzip2", "zip", "zstd"])
+@in_each("cut", [12, 30, -4])
 def test_broken_packed_data_is_one_clear_error(tmp_path: Path, compression: str, cut: int) -> None:
     content = COMPRESSIONS[compression](os.urandom(2000))
     with pytest.raises(InputError, match=rf"broken {compression} data|binary"):
@@ -205,7 +206,7 @@ def test_standard_input_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> No
     assert not spool.exists()
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("coloured", "plain"),
     [
         ("\x1b[38;2;180;60;0mstep: 1\x1b[0m", "step: 1"),
@@ -223,7 +224,7 @@ def test_colours_are_removed_with_or_without_their_escape(coloured: str, plain: 
     assert without_colours(coloured) == plain
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("line", "rank", "world"),
     [
         ("[default3]:step", 3, None),
@@ -246,12 +247,12 @@ def test_launcher_prefixes_are_removed_and_name_the_rank(line: str, rank: int | 
     assert (origin.rank, origin.world_size) == (rank, world)
 
 
-@pytest.mark.parametrize("line", ["step: 8 loss: 2", "[2026-01-16 07:32:24] iteration 5", "{'loss': 1.2}", "node: up"])
+@in_each("line", ["step: 8 loss: 2", "[2026-01-16 07:32:24] iteration 5", "{'loss': 1.2}", "node: up"])
 def test_the_beginning_of_a_row_is_not_taken_for_a_launcher_prefix(line: str) -> None:
     assert prefixes.strip(line) == line
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("last", "before", "cut"),
     [
         ("step 2 | loss: 1.25", "step 1 | loss: 1.27", False),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
@@ -53,7 +54,7 @@ def test_progress_bars_alone_are_refused_with_the_reason(read_text: Any, bar: st
         read_text(log(*(bar.format(n) for n in range(1, 60))))
 
 
-@pytest.mark.parametrize(
+@in_each(
     "form",
     [
         "{:%Y-%m-%d %H:%M:%S} INFO",
@@ -116,7 +117,7 @@ def test_eight_ranks_that_print_the_same_are_one_log(read_text: Any) -> None:
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
+@in_each(
     "text",
     [
         "2026-01-05 08:00:{0:02},000 Step {0}/9 : RUN pip install",
@@ -137,7 +138,7 @@ def test_any_other_format_is_preferred_to_timestamps_wherever_its_rows_are(read_
     assert [format.name for format in logs.FORMATS if format.last_resort] == ["loop", "timestamps"]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@in_each("seed", range(40))
 def test_rows_that_each_have_a_time_are_read_alike_by_column_and_one_by_one(seed):
     random = np.random.default_rng(seed)
     seconds = 1.7e9 + np.cumsum(random.uniform(1, 3, 60) + 500 * (random.random(60) < 0.02))
@@ -165,7 +166,7 @@ FORMS = (
 )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@in_each("seed", range(20))
 def test_a_row_that_is_read_by_the_columns_of_a_similar_row_has_its_own_values(seed: int) -> None:
     random, known = np.random.default_rng(seed), timestamps.SameShapes(timestamps._places)
     rows = 0
@@ -197,7 +198,7 @@ def test_a_stamp_is_read_alike_by_every_version_of_python() -> None:
     assert clocks.moment_in(arabic) == clocks.moment_in("2026-01-05 08:00:01")
 
 
-@pytest.mark.parametrize(
+@in_each(
     "numbers", ["iter {micro} step {n}", "micro step {micro} global_step {n}", "step {micro} update {n}", "step {n:,}"]
 )
 def test_the_number_of_the_optimizer_step_counts(read_text: Any, numbers: str) -> None:
@@ -207,7 +208,7 @@ def test_the_number_of_the_optimizer_step_counts(read_text: Any, numbers: str) -
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(("seconds", "last"), [(2.0, 500), (0.3, 5000), (30.0, 500)])
+@in_each(("seconds", "last"), [(2.0, 500), (0.3, 5000), (30.0, 500)])
 def test_a_log_of_every_tenth_step_counts_every_step(read_text: Any, seconds: float, last: int) -> None:
     form = "{:%Y-%m-%d %H:%M:%S} INFO"
     result = read_text(log(*(row(n, seconds=seconds, form=form) for n in range(10, last + 1, 10))))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from each import in_each
 from test_passes import folder, one_thread, run  # noqa: F401  # fixtures that every test here uses
 
 
@@ -17,7 +18,7 @@ def test_a_token_file_is_read(kind, tmp_path, capsys):
     assert "custom" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("tokens", "says"),
     [
         (np.full(50, 100, np.uint16), "token 0 has id 100, and the vocabulary ends at 99; raise --vocab-size"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -17,7 +18,7 @@ MEGATRON = (
 ROWS = "".join(ROW.format(n=n, loss=9 - n / 10) for n in range(10, 40))
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("command", "gpus"),
     [
         ("+ torchrun --nproc_per_node=8 train.py", 8),
@@ -50,7 +51,7 @@ def test_a_printed_world_size_wins(read_text: Any) -> None:
     assert read_text(text).training_config.num_gpus == 16
 
 
-@pytest.mark.parametrize("name", ["megatron", "deepspeed", "nanochat", "loop", "huggingface", "timestamps"])
+@in_each("name", ["megatron", "deepspeed", "nanochat", "loop", "huggingface", "timestamps"])
 def test_readers_of_every_kind_take_the_command(read_text: Any, name: str) -> None:
     text = "\n".join(ALL_JOBS[name](Job()))
     printed = read_text(text).training_config.num_gpus

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
@@ -49,7 +50,7 @@ def test_every_number_of_a_coloured_row_is_read(read_text: Any) -> None:
     assert step.reported_mfu == pytest.approx(0.425)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("line", "recompute"),
     [
         ("Applied selective activation checkpointing to the model", "selective"),
@@ -103,7 +104,7 @@ QWEN_14B = (
 )
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("arguments", "parameters", "numbers"),
     [
         (LLAMA_8B, "8,030,261,248", (32, 4096, 14336, 32, 8, 128, 128256)),
@@ -183,7 +184,7 @@ def test_a_row_with_a_checkpoint_inside_is_marked(read_text: Any, announced: str
     assert [step.interrupted_by for step in steps] == ["", "", "checkpoint", ""]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("announced", "interrupted"),
     [
         ("Saving the checkpoint.", ""),  # its time is in no row: the validation restarted the clock
@@ -213,7 +214,7 @@ def test_a_validation_after_every_row_contradicts_no_date(read_text: Any) -> Non
     assert any("evaluation" in reason for reason in result.audit.explained_by)
 
 
-@pytest.mark.parametrize("rows_before", [0, 1, 3])
+@in_each("rows_before", [0, 1, 3])
 def test_the_data_set_of_a_validation_begins_no_training(read_text: Any, rows_before: int) -> None:
     training, validation = (f"{TITAN}Preparing {name} dataset from allenai/c4" for name in ("c4", "c4_validation"))
     lines = [row(n) for n in (1, 10, 20, 30, 40, 50, 60, 70)]

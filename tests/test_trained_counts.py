@@ -1,6 +1,6 @@
 """Parameter counts that frameworks print before training: LoRA and frozen layers are other work than full training."""
 
-import pytest
+from each import in_each
 from test_nemo_log import log, row
 
 from tensorprimat import logs
@@ -41,12 +41,12 @@ def test_litgpt_states_both_counts_and_adapters_cost_four_flops_a_weight(tmp_pat
     assert (flops.frozen_parameters(every), every.training_config.peft) == (False, "none")
 
 
-@pytest.mark.parametrize("printed", [summary, rich])
-@pytest.mark.parametrize(
+@in_each("printed", [summary, rich])
+@in_each(
     ("trained", "frozen", "peft"),
     [("8.0 B", "0", "none"), ("20.3 M", "8.0 B", "frozen"), ("0", "0", None), ("1,024", "16", "frozen")],
 )
-@pytest.mark.parametrize("framework", ["lightning", "nemo"])
+@in_each("framework", ["lightning", "nemo"])
 def test_lightnings_summary_states_whether_every_parameter_trains(tmp_path, framework, printed, trained, frozen, peft):
     rows = BARS if framework == "lightning" else log(*(row(n) for n in range(20))).splitlines()
     assert read(tmp_path, [*printed(trained, frozen), *rows]).training_config.peft == peft

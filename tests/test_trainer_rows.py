@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from each import in_each
 from test_huggingface_log import SUMMARY, row
 
 
@@ -25,9 +26,9 @@ def run_of_rows(total: int, every: int, *, first: bool, epochs: float, decimals:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("decimals", [0, 2, 6])
-@pytest.mark.parametrize("first", [True, False], ids=["first step logged", "first step not logged"])
-@pytest.mark.parametrize(("total", "every"), [(200, 10), (205, 10), (99, 33), (40, 2), (1000, 100)])
+@in_each("decimals", [0, 2, 6])
+@in_each("first", [True, False])
+@in_each(("total", "every"), [(200, 10), (205, 10), (99, 33), (40, 2), (1000, 100)])
 def test_rows_without_numbers_are_at_the_steps_at_which_they_were_logged(
     read_text: Any, total: int, every: int, first: bool, decimals: int
 ) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import autograd_memory
 import pytest
 import torch
+from each import in_each
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -256,7 +257,7 @@ def test_one_h100_recomputes_by_default_and_refuses_a_flag_against_it():
         prepare.check_memory(told, H100)
 
 
-@pytest.mark.parametrize(("gpus", "batch"), [(1, 16), (4, 64), (8, 128)])
+@in_each(("gpus", "batch"), [(1, 16), (4, 64), (8, 128)])
 def test_the_global_batch_grows_with_the_gpus(gpus, batch):
     node = dataclasses.replace(H100, gpu_info=H100.gpu_info.model_copy(update={"device_count": 8}))
     made = prepare.spec_of("llama", settings(num_gpus=gpus), engine=ENGINES["torch"], machine=node)
@@ -293,7 +294,7 @@ def test_float32_master_weights_double_the_state():
     )
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("stated", "engine", "message"),
     [
         ({"recompute": "some"}, "torch", "--activation-checkpointing some: must be none, selective, full or a share"),
@@ -321,10 +322,10 @@ OF_FLAG = {
 }
 
 
-@pytest.mark.parametrize("memory", [24, 48, 60, 72, 85, 100])
-@pytest.mark.parametrize("micro", [1, 4])
-@pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
-@pytest.mark.parametrize("devices", [1, 8])
+@in_each("memory", [24, 48, 60, 72, 85, 100])
+@in_each("micro", [1, 4])
+@in_each("recompute", ["none", "every second layer", "full"])
+@in_each("devices", [1, 8])
 def test_each_remedy_for_memory_makes_the_run_fit_as_it_is_written(memory, micro, recompute, devices):
     told = spec(micro_batch_size=micro, recompute=recompute, num_gpus=devices, strategy="ddp")
     if training_memory.estimate(told).total <= memory * GB:

@@ -17,6 +17,7 @@ from pathlib import Path
 import plausible
 import pytest
 import test_mlperf_rounds as rounds
+from each import in_each
 from job_logs import JOBS, Job
 from test_passes import spec
 
@@ -176,8 +177,8 @@ def main_without_rights(words: list[str]) -> int:
         return threads.submit(limited).result()
 
 
-@pytest.mark.parametrize("path", TO_READ.values(), ids=TO_READ)
-@pytest.mark.parametrize("line", READING)
+@in_each("path", TO_READ.values())
+@in_each("line", READING)
 def test_a_path_that_cannot_be_read_is_refused_in_one_line_that_names_it(
     line: str, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,8 +186,8 @@ def test_a_path_that_cannot_be_read_is_refused_in_one_line_that_names_it(
     assert re.match(rf"(--[a-z]+ )?{re.escape(path)}(/config\.json)?: \S", said), said
 
 
-@pytest.mark.parametrize("path", TO_WRITE.values(), ids=TO_WRITE)
-@pytest.mark.parametrize("line", WRITING)
+@in_each("path", TO_WRITE.values())
+@in_each("line", WRITING)
 def test_a_path_that_cannot_be_written_is_refused_before_any_work(
     line: str, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,7 +197,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_work(
     assert re.search(r"; (choose another (name|folder)|name a |a NeMo checkpoint is a folder)", said), said
 
 
-@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+@in_each("path", PATHS.values())
 def test_a_survey_is_refused_in_one_line_for_a_place_that_cannot_be_searched(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,7 +212,7 @@ def test_a_survey_lists_a_pipe_with_the_reason_and_reads_the_other_files(capsys:
     assert found == {"pipe.json": "a pipe or a device, not a file", "train.log": None}
 
 
-@pytest.mark.parametrize("line", [line for line in (*READING, *WRITING) if re.search(r"(?<![=P]) P$", line)])
+@in_each("line", [line for line in (*READING, *WRITING) if re.search(r"(?<![=P]) P$", line)])
 def test_an_empty_path_is_not_the_current_folder(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     before, _, flag = line.removesuffix(" P").rpartition(" ")
     if flag == "--shape":
@@ -224,14 +225,14 @@ def test_an_empty_path_is_not_the_current_folder(line: str, capsys: pytest.Captu
         assert f"{flag}: the path is empty" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["extract P", "compare --no-plot P", "history P", "verify P", "sweep --output P/b"])
+@in_each("line", ["extract P", "compare --no-plot P", "history P", "verify P", "sweep --output P/b"])
 def test_a_line_break_in_a_name_does_not_break_the_line_of_an_error(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "train.log/a b" in refused(line, "train.log/a\nb", capsys)
 
 
-@pytest.mark.parametrize("path", [*TO_READ.values(), "a\0b"], ids=[*TO_READ, "a name with a null character"])
+@in_each("path", [*TO_READ.values(), "a\0b"])
 @pytest.mark.usefixtures("own")
 def test_a_log_is_extracted_although_another_named_path_cannot_be_read(
     path: str, capsys: pytest.CaptureFixture[str]
@@ -270,7 +271,7 @@ def test_other_files_are_read_although_one_lacks_the_permission(capsys: pytest.C
 
 
 @pytest.mark.usefixtures("own")
-@pytest.mark.parametrize("line", WRITING)
+@in_each("line", WRITING)
 def test_a_folder_without_permission_to_write_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("closed").mkdir(0o555)
     run = main_without_rights
@@ -345,7 +346,7 @@ def test_a_folder_of_primus_that_cannot_be_searched_has_no_logs(
     assert f"PRIMUS_PATH={path}: no such folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("path", [*PATHS.values(), "a\0b"], ids=[*PATHS, "a name with a null character"])
+@in_each("path", [*PATHS.values(), "a\0b"])
 @pytest.mark.usefixtures("own")
 def test_a_result_whose_log_has_an_impossible_path_is_verified(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(Path("h100.json").read_text())
@@ -366,7 +367,7 @@ def test_a_link_to_itself_hides_no_other_file_of_its_folder(capsys: pytest.Captu
     assert "(now renamed.log)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", [*PATHS.values(), "a\0b"], ids=[*PATHS, "a name with a null character"])
+@in_each("path", [*PATHS.values(), "a\0b"])
 def test_every_property_of_a_log_raises_only_input_errors(path: str) -> None:
     log = Log(Path(path))
     for read in (lambda: next(log.numbered_blocks()), lambda: log.is_binary, lambda: log.size_bytes):

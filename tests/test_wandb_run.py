@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import scripts
+from each import in_each
 from hypothesis import given as property_given
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def test_damage_raises_nothing_but_the_tools_own_errors(place, inserted):
             logs.read(path)
 
 
-@pytest.mark.parametrize("moment", [-1e30, float("nan"), float("inf")])
+@in_each("moment", [-1e30, float("nan"), float("inf")])
 def test_a_moment_that_no_calendar_has_is_no_date_of_the_run(tmp_path, moment):
     result = read(tmp_path, run_file([{**CALLS[0], "_timestamp": moment}, *CALLS[1:]]))
     assert result.timestamp is None

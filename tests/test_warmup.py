@@ -1,6 +1,7 @@
 """Tests of tprimat warmup: the cost of the first steps, and the count from which it no longer matters."""
 
 import pytest
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
@@ -122,7 +123,7 @@ def test_counts_with_a_single_trial_have_no_bar_of_their_variation():
     assert all(bar.get_height() > 0 for bar in variation.patches)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "says"),
     [
         (["--counts", "0,-1"], "--counts 0,-1: must be 0 or more"),
