@@ -9,16 +9,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cache
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, with_config
 
-from tensorprimat.core.data_rows import WrongRowError, checked_rows, read_table, record_of, table_in, tupled
-from tensorprimat.core.records import first_fault
+from tensorprimat.core.data_rows import checked_rows, read_table
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.units import GB, GIB
 
@@ -34,8 +32,10 @@ OF_MATRIX_CLOCK = ("tf32", "fp16", "bf16", "fp8", "fp4")
 """Those whose peak is that of matrix units; the vector units' peak for FP32 may be defined at another clock (H100)."""
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Count = Annotated[int, Field(gt=0)]
+_MatrixType = Annotated[str, Field(pattern=f"^({'|'.join(MATRIX_TYPES)})$")]
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class SourcedValue:
     """One cell: a value or, where sources differ, a range without a value."""
@@ -68,7 +68,7 @@ class Gpu:
     vendor: Literal["nvidia", "amd"]
     names: tuple[str, ...]
     """Complete names that drivers print."""
-    lacks: tuple[str, ...]
+    lacks: tuple[_MatrixType, ...]
     """Precisions that its matrix units do not have."""
     note: str | None = None
     dies: _Count = 1
@@ -82,9 +82,9 @@ class Gpu:
     """Clock at which the peaks of OF_MATRIX_CLOCK are defined."""
     link_gb_per_second: SourcedValue | None = None
     """Rate in one direction of all links of a device to the others in its node (NVLink, xGMI)."""
-    peak_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
+    peak_tflops: Mapping[_MatrixType, SourcedValue] = field(default_factory=dict)
     """Dense peak by precision."""
-    achievable_tflops: Mapping[str, SourcedValue] = field(default_factory=dict)
+    achievable_tflops: Mapping[_MatrixType, SourcedValue] = field(default_factory=dict)
     """Best published measurement of a matrix product, by precision."""
 
     def peak(self, precision: str) -> SourcedValue | None:
@@ -179,52 +179,17 @@ class PublishedModel:
 @cache
 def published_models() -> tuple[PublishedModel, ...]:
     """Return every model of data/models.toml."""
-    return checked_rows(read_table("models"), "model", "models", _published_model)
-
-
-def _published_model(row: Mapping[str, Any]) -> PublishedModel:
-    try:
-        shape = ModelShape(**{name: row[name] for name in ModelShape.model_fields if name in row})
-    except ValidationError as error:
-        raise WrongRowError(first_fault(error)) from error
-    return record_of(PublishedModel, {**tupled(row, "also"), "shape": shape}, extra=True)
+    of_shape = ModelShape.model_fields
+    rows = [
+        {**row, "shape": {key: row[key] for key in row if key in of_shape}} for row in read_table("models")["model"]
+    ]
+    return checked_rows({"model": rows}, "model", "models", PublishedModel, extra=True)
 
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """Return every GPU of the catalogue. Raises InputError that names file, row and field of a wrong value."""
-    document = read_table("gpus")
-    sources = document.get("sources", {})
-    return checked_rows(document, "gpu", "gpus", lambda row: _gpu_of_row(row, sources))
-
-
-def _gpu_of_row(row: Mapping[str, Any], sources: Mapping[str, Any]) -> Gpu:
-    cells = {name: _fact(name, row[name], sources) for name in CELLS if name in row}
-    tables = {name: _facts(name, table_in(row, name), sources) for name in _TABLES}
-    gpu = record_of(Gpu, {**tupled(row, "names", "lacks"), **cells, **tables})
-    if wrong := next((name for name in gpu.lacks if name not in MATRIX_TYPES), None):
-        raise WrongRowError(f"lacks: {wrong!r} is none of {', '.join(MATRIX_TYPES)}")
-    return replace(gpu, **{name: MappingProxyType(table) for name, table in tables.items()})  # type: ignore[arg-type]
-
-
-def _facts(table: str, cells: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[str, SourcedValue]:
-    if wrong := next((name for name in cells if name not in MATRIX_TYPES), None):
-        raise WrongRowError(f"{table}: {wrong!r} is none of {', '.join(MATRIX_TYPES)}")
-    return {name: _fact(f"{table}.{name}", cell, sources) for name, cell in cells.items()}
-
-
-def _fact(name: str, cell: Any, sources: Mapping[str, Any]) -> SourcedValue:
-    """Return one cell of a GPU, with title, address and date of its source."""
-    if not isinstance(cell, dict):
-        raise WrongRowError(f"{name}: must be a table with value and source, not {cell!r}")
-    source = sources.get(cell.get("source"))  # type: ignore[arg-type]  # None has no source
-    if not isinstance(source, dict):
-        raise WrongRowError(f"{name}: source {cell.get('source')!r} is none of [sources]")
-    stated = {"source": source.get("title"), "url": source.get("url"), "date": source.get("date")}
-    try:
-        return record_of(SourcedValue, {**cell, **stated})
-    except WrongRowError as error:
-        raise WrongRowError(f"{name}.{error}") from error
+    return checked_rows(read_table("gpus"), "gpu", "gpus", Gpu)
 
 
 def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | None:
@@ -377,12 +342,10 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
 @cache
 def prices() -> tuple[Price, ...]:
     """Return every price, in the file's order: the first of a GPU is the one in use."""
-    return checked_rows(read_table("prices"), "price", "prices", lambda row: record_of(Price, row))
+    return checked_rows(read_table("prices"), "price", "prices", Price)
 
 
 @cache
 def published_tables() -> tuple[Published, ...]:
     """Return the rows of published.toml; analysis/published.py puts them into one list with the MLPerf library."""
-    return checked_rows(
-        read_table("published"), "result", "published", lambda row: record_of(Published, row, extra=True)
-    )
+    return checked_rows(read_table("published"), "result", "published", Published, extra=True)

@@ -2,81 +2,83 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.records import first_fault
 
 _Kind = TypeVar("_Kind")
 
 
-class WrongRowError(Exception):
-    """A fault of one row, without the place of the row."""
-
-
 def checked_rows(
-    document: Mapping[str, Any], table: str, file: str, make: Callable[[dict[str, Any]], _Kind]
+    document: Mapping[str, Any], table: str, file: str, kind: type[_Kind], *, extra: bool = False
 ) -> tuple[_Kind, ...]:
-    """Return every row of a table as a record. make: returns the record of a row, or raises WrongRowError.
+    """Return every row of a table as a dataclass of this kind. extra: values without a field are left out.
 
-    Raises InputError that names file, row and fault.
+    Cells that name one of the document's [sources] get its title, address and date. Raises InputError that names file,
+    row, field and fault, for a value of a wrong type or out of range, an unknown field, and a missing one.
     """
-    path, rows, made = f"tensorprimat/data/{file}.toml", document.get(table), []
+    path, rows = f"tensorprimat/data/{file}.toml", document.get(table)
+    known = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # every caller hands over a dataclass
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{table}: must be a list of tables, [[{table}]]", path=path)
-    for number, row in enumerate(rows, start=1):
+    if extra:
+        rows = [{name: value for name, value in row.items() if name in known} for row in rows]
+
+    def refused(number: int, place: Iterable[object], fault: str) -> InputError:
+        row = rows[number]
+        name = next((f" ({row[key]})" for key in ("name", "title", "gpu", "model") if row.get(key)), "")
+        where = ".".join(str(one) for one in place if one != "[key]")
+        return InputError(f"{table} {number + 1}{name}: {where}: {fault}", path=path)
+
+    stated = list(rows)
+    for number, row in enumerate(rows if "sources" in document else ()):
         try:
-            made.append(make(row))
-        except WrongRowError as error:
-            named = next((f" ({row[key]})" for key in ("name", "title", "gpu", "model") if row.get(key)), "")
-            raise InputError(f"{table} {number}{named}: {error}", path=path) from error
-    return tuple(made)
+            stated[number] = _sourced(row, document["sources"])
+        except _UnknownSourceError as error:
+            raise refused(number, error.place, f"source {error.name!r} is none of [sources]") from error
+    try:
+        return _adapter(kind).validate_json(json.dumps(stated, default=str), strict=True)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        row_number, *place = first["loc"]
+        fault = f"{first['msg'].removeprefix('Value error, ')}, not {first['input']!r}"
+        if first["type"] == "missing":
+            fault = "is missing"
+        elif first["type"] == "unexpected_keyword_argument":
+            fault = "no such field" + (f"; there are {', '.join(known)}" if len(place) == 1 else "")
+        raise refused(int(row_number), place, fault) from error
 
 
-def record_of(kind: type[_Kind], values: Mapping[str, Any], *, extra: bool = False) -> _Kind:
-    """Return a dataclass of these values. extra: values without a field are left out.
+class _UnknownSourceError(Exception):
+    def __init__(self, name: object, place: tuple[str, ...]) -> None:
+        self.name, self.place = name, place
 
-    Raises WrongRowError that names the field, for a value of a wrong type or out of range, an unknown field, and a
-    missing one.
-    """
-    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]  # every caller hands over a dataclass
-    checks = _adapters(kind)  # type: ignore[arg-type]  # a class is hashable
-    if wrong := [] if extra else [name for name in values if name not in known]:
-        raise WrongRowError(f"{wrong[0]}: no such field; there are {', '.join(known)}")
-    for name, one in known.items():
-        if name in values:
-            try:
-                checks[name].validate_python(values[name], strict=True)
-            except ValidationError as error:
-                raise WrongRowError(f"{name}: {first_fault(error)}, not {values[name]!r}") from error
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise WrongRowError(f"{name}: is missing")
-    return kind(**{name: value for name, value in values.items() if name in known})
+
+def _sourced(cells: Mapping[str, Any], sources: Mapping[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return cells, each with title, address and date of the source that it names, also within tables of cells."""
+    if "source" in cells:
+        source = sources.get(cells["source"])
+        if source is None:
+            raise _UnknownSourceError(cells["source"], place)
+        return {**cells, "source": source["title"], "url": source.get("url"), "date": source["date"]}
+    return {
+        name: _sourced(cell, sources, (*place, name)) if isinstance(cell, dict) else cell
+        for name, cell in cells.items()
+    }
 
 
 @cache
-def _adapters(kind: type) -> Mapping[str, TypeAdapter[Any]]:
-    return {name: TypeAdapter(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
-
-
-def tupled(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return a row with the lists of these fields as tuples; what is no list stays, for `record_of` to refuse."""
-    return {**row, **{name: tuple(row[name]) for name in names if isinstance(row.get(name), list)}}
-
-
-def table_in(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a table within a row, empty if there is none. Raises WrongRowError where something else has its name."""
-    table = row.get(name, {})
-    if not isinstance(table, dict):
-        raise WrongRowError(f"{name}: must be a table, not {table!r}")
-    return table
+def _adapter(kind: type[_Kind]) -> TypeAdapter[tuple[_Kind, ...]]:
+    kind.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]  # where pydantic looks for it
+    return TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
 
 
 def read_table(file: str) -> dict[str, Any]:

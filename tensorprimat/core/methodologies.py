@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tensorprimat.core import catalogue, settings
-from tensorprimat.core.data_rows import checked_rows, read_table, record_of, tupled
+from tensorprimat.core.data_rows import checked_rows, read_table
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
@@ -46,11 +46,9 @@ class Configuration:
 def methodologies() -> tuple[Configuration, ...]:
     """Return every configuration of every methodology, the default first: the first that fits is the headline."""
     document = read_table("methodologies")
-    rows = checked_rows(
-        document, "configuration", "methodologies", lambda row: record_of(Configuration, tupled(row, "gpus"))
-    )
+    rows = checked_rows(document, "configuration", "methodologies", Configuration)
     agreed = {"agreed": [document.get("agreed", {})]}
-    (rule,) = checked_rows(agreed, "agreed", "methodologies", lambda row: record_of(AgreedRule, row))
+    (rule,) = checked_rows(agreed, "agreed", "methodologies", AgreedRule)
     return (*_agreed(rows, rule), *rows)
 
 

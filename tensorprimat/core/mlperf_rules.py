@@ -7,7 +7,7 @@ from datetime import date
 from functools import cache
 from typing import Any
 
-from tensorprimat.core.data_rows import checked_rows, read_table, record_of, tupled
+from tensorprimat.core.data_rows import checked_rows, read_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class MlperfBenchmark:
 @cache
 def benchmarks() -> tuple[MlperfBenchmark, ...]:
     """Return the rules of every language-model benchmark of MLPerf Training."""
-    return checked_rows(_document(), "benchmark", "mlperf", lambda row: record_of(MlperfBenchmark, row))
+    return checked_rows(_document(), "benchmark", "mlperf", MlperfBenchmark)
 
 
 def benchmark_rules(name: str) -> MlperfBenchmark | None:
@@ -57,7 +57,7 @@ class MlperfRound:
 @cache
 def mlperf_rounds() -> tuple[MlperfRound, ...]:
     """Return every round in the table."""
-    return checked_rows(_document(), "round", "mlperf", lambda row: record_of(MlperfRound, row, extra=True))
+    return checked_rows(_document(), "round", "mlperf", MlperfRound, extra=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +81,7 @@ def submission_precision(round: str, submitter: str, system: str, benchmark: str
 
 @cache
 def _precisions() -> dict[tuple[str, str, str, str], MlperfPrecision]:
-    rows = checked_rows(
-        _document(), "precision", "mlperf", lambda row: record_of(MlperfPrecision, tupled(row, "systems"))
-    )
+    rows = checked_rows(_document(), "precision", "mlperf", MlperfPrecision)
     return {(row.round, row.submitter, system, row.benchmark): row for row in rows for system in row.systems}
 
 
