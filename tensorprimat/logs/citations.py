@@ -171,7 +171,7 @@ class _Lines:
         """Return the number and text of a line."""
         (part,) = self.between(position, position + 1)
         block = b"".join(files.blocks_between(self.log.path, part.start, part.stop))
-        return next(lines_of(part.first_line, block), (part.first_line, ""))
+        return next(iter(lines_of(part.first_line, block)), (part.first_line, ""))
 
 
 def _needed(lines: _Lines, says: Callable[[Sequence[Part]], bool]) -> list[int]:

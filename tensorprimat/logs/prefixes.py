@@ -7,7 +7,7 @@ One row per prefix. A row's expression may name `rank`, `world` (number of ranks
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -90,6 +90,11 @@ def strip(text: str) -> str:
             break
         text = text[match.end() :]
     return text
+
+
+def strip_all(lines: Iterable[tuple[int, str]], longest: int | None = None) -> list[tuple[int, str]]:
+    """Return numbered lines, the first `longest` characters of each, without their prefixes."""
+    return [(number, strip(text[:longest])) for number, text in lines]
 
 
 def split(text: str) -> tuple[Origin, str]:

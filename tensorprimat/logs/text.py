@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice, pairwise
@@ -104,8 +104,8 @@ class Log:
 
         A line that was redrawn with carriage returns counts once per drawing, under one number.
         """
-        for number, text in self.bare_lines():
-            yield number, prefixes.strip(text)
+        for number, block in self.numbered_blocks():
+            yield from prefixes.strip_all(lines_of(number, block))
 
     def lines_by_rank(self) -> Iterator[tuple[int, Origin, str]]:
         """Yield as `lines` does, with the process that wrote the line, as its prefix names it."""
@@ -202,22 +202,18 @@ class Log:
 
 def window_of(number: int, block: bytes) -> list[tuple[int, str]]:
     """Return the lines of a block, whose first is `number`, for detection: no colours or prefixes, long ones cut."""
-    return [(line, prefixes.strip(text[:HEAD_LINE_CHARACTERS])) for line, text in lines_of(number, block)]
+    return prefixes.strip_all(lines_of(number, block), HEAD_LINE_CHARACTERS)
 
 
-def lines_of(number: int, block: bytes) -> Iterator[tuple[int, str]]:
-    """Yield (line number, text without line end and colours) of a block of whole lines whose first is `number`."""
+def lines_of(number: int, block: bytes) -> Iterable[tuple[int, str]]:
+    """Return (line number, text without line end and colours) of a block of whole lines whose first is `number`."""
     text = block.decode("utf-8", "replace")
-    if text.endswith("\n"):
-        text = text[:-1]
+    lines = text.removesuffix("\n").split("\n")
     if "\r" not in text and not _may_be_coloured(text):  # of most logs every block
-        yield from enumerate(text.split("\n"), number)
-        return
-    for line in text.split("\n"):
-        if "\r" in line:
-            for drawing in line.split("\r"):
-                if drawing:
-                    yield number, without_colours(drawing)
-        else:
-            yield number, without_colours(line)
-        number += 1
+        return enumerate(lines, number)
+    return [
+        (line, without_colours(drawing))
+        for line, redrawn in enumerate(lines, number)
+        for drawing in (redrawn.split("\r") if "\r" in redrawn else (redrawn,))
+        if drawing or "\r" not in redrawn
+    ]

@@ -226,6 +226,8 @@ class Facts:
     def training_config(self) -> dict[str, Any]:
         """Return the fields of TrainingConfig that the log states."""
         config: dict[str, Any] = {}
+        settings = self._settings
+        numbers = settings.numbers(_CONFIGURATION)
         for key, field in _CONFIGURATION.items():
             if (other := self._contradicted.get(key)) is not None:
                 remedy = f"; give {flag(field)}" if field in OF_A_LOG else ""
@@ -233,7 +235,7 @@ class Facts:
                     f"{field}: the log's arguments state {self._dumped[key]} and {other}, so it is unknown; the log "
                     f"may be damaged there{remedy}"
                 )
-            elif (number := self._settings.whole(key)) is not None and (number > 0 or key == "seed"):
+            elif (number := numbers.get(key)) is not None and (number > 0 or key == "seed"):
                 config[field] = number
         config = {**self._neox, **self._batches, **config}
         for key, field in _WORDS.items():
@@ -245,9 +247,9 @@ class Facts:
             config.pop("fp8_recipe", None)  # its default is in every dump of arguments
         if (rate := self._value("lr")) and re.fullmatch(r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", rate):
             config["learning_rate"] = float(rate)
-        if self._settings.is_set("use_distributed_optimizer"):
+        if settings.is_set("use_distributed_optimizer"):
             config["strategy"] = "zero-1"
-        if self._settings.is_set("mock_data"):
+        if settings.is_set("mock_data"):
             config["data"] = "mock"
         if self._vocabulary:
             config["padded_vocabulary_size"] = self._vocabulary[1]
@@ -284,7 +286,7 @@ class Facts:
     @property
     def _settings(self) -> shapes.MegatronSettings:
         return shapes.MegatronSettings(
-            value=self._value,
+            texts={key: value for key in _KEYS if (value := self._value(key)) is not None},
             omits_defaults=self._omits_defaults,
             omits_latent_defaults=self._omits_latent_defaults,
             vocabulary=self._vocabulary[0] if self._vocabulary else None,
@@ -295,7 +297,8 @@ class Facts:
             if (self._value(key) or "None").lower() not in ("none", "null", "false", ""):
                 return key
         precisions = [key for key in ("bf16", "fp16") if (self._value(key) or "").lower() in ("true", "false")]
-        return next((key for key in precisions if self._settings.is_set(key)), "fp32" if len(precisions) == 2 else None)
+        is_on = (key for key in precisions if (self._value(key) or "").lower() == "true")
+        return next(is_on, "fp32" if len(precisions) == 2 else None)
 
     def _shape(self) -> ModelShape | None:
         if "num_layers" not in self._dumped | self._yaml:  # a command line may keep other arguments in variables

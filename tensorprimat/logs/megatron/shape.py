@@ -7,7 +7,7 @@ in a way that no shape expresses.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -60,10 +60,10 @@ class UnknownShapeError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class MegatronSettings:
-    """Access to the settings that a log states."""
+    """The settings that a log states."""
 
-    value: Callable[[str], str | None]
-    """Function that returns the text of a setting, or None."""
+    texts: Mapping[str, str]
+    """Setting → its text."""
     omits_defaults: bool
     """True if the log lists only settings that differ from Megatron-Core's defaults."""
     omits_latent_defaults: bool
@@ -71,9 +71,17 @@ class MegatronSettings:
     vocabulary: int | None
     """Tokens of the vocabulary before padding, if the log states them."""
 
+    def value(self, name: str) -> str | None:
+        """Return the text of a setting, or None."""
+        return self.texts.get(name)
+
+    def numbers(self, names: Iterable[str]) -> dict[str, int]:
+        """Return those of the settings that are whole numbers."""
+        return {name: number for name in names if (number := self.whole(name)) is not None}
+
     def whole(self, name: str) -> int | None:
         """Return a setting as a whole number, or None."""
-        value = self.value(name)
+        value = self.texts.get(name)
         return int(value.replace("_", "")) if value and re.fullmatch(r"\d[\d_]{0,17}", value) else None
 
     def is_set(self, name: str) -> bool:
