@@ -41,7 +41,7 @@ def test_two_configurations_run_in_turn_and_are_compared_in_pairs(machine, capsy
     assert len({run.pair for run in ours.runs}) == 3
     assert (ours.training_config.precision, theirs.training_config.precision) == ("fp32", "bf16")
     assert "is faster than" in shown.replace("\n", " ")
-    assert "one machine; other machines may differ" in " ".join(shown.split())
+    assert "One machine; other machines may differ." in " ".join(shown.split())
 
 
 def test_the_steps_of_a_failed_run_are_in_history_and_its_error_names_the_run_and_the_files(machine, engine, capsys):  # noqa: F811

@@ -7,10 +7,10 @@ import pytest
 from each import in_each
 
 from tensorprimat.analysis import formulas
-from tensorprimat.analysis.metric import DEFINITIONS
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.core import catalogue, checks, store
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.figures import DERIVED_FIGURES
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import (
@@ -168,7 +168,7 @@ def test_the_reason_for_a_missing_rate_is_the_results_own_warning():
 def test_every_metric_has_a_value_or_a_reason():
     for measured in (result(), result(gpu_info=device(None), model=Model(), memory_metrics=None)):
         metrics = calculate_metrics(measured)
-        assert set(metrics) == set(DEFINITIONS) - {"break_even_price_usd_per_gpu_hour", "budget_saving_usd"}
+        assert set(metrics) == set(DERIVED_FIGURES) - {"break_even_price_usd_per_gpu_hour", "budget_saving_usd"}
         for name, figure in metrics.items():
             assert (figure.value is None) == (figure.because is not None), name
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tensorprimat.core.figures import DERIVED_FIGURES, Definition
+
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
@@ -32,90 +34,6 @@ class Input:
 def missing(name: str, because: str, *, unit: str = "") -> Input:
     """Return an input without a value, with the reason."""
     return Input(name=name, value=None, unit=unit, because=because)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Definition:
-    """The definition of a metric: title, unit and formula."""
-
-    title: str
-    unit: str
-    """Unit of the value in JSON; reports choose the unit that they show."""
-    formula: str
-    section: str | None = None
-    """Section of the reports that shows it; None for a figure about a budget or a pair of sides."""
-    is_stated: bool = False
-    """`formula` names the origin of the value, which is not computed."""
-
-
-_TABLE: dict[str | None, tuple[tuple[str, str, str, str], ...]] = {
-    "Efficiency": (
-        ("tokens_per_second_per_gpu", "tokens/s/GPU", "tokens/s", "Σ tokens / Σ seconds / GPUs"),
-        ("flops_per_token", "FLOPs per token", "FLOP", "forward and backward, by the convention"),
-        ("model_tflops_per_gpu", "model TFLOP/s per GPU", "TFLOP/s", "tokens/s/GPU × FLOPs per token"),
-        ("mfu", "MFU", "fraction", "tokens/s/GPU × FLOPs per token / dense peak"),
-        ("mfu_at_clock", "MFU at the mean clock", "fraction", "MFU × clock of the peak / mean clock"),
-        ("hfu", "HFU", "fraction", "MFU with the FLOPs of recomputed activations"),
-        (
-            "achievable_fraction",
-            "share of best matrix rate",
-            "fraction",
-            "model TFLOP/s per GPU / best measured matrix rate",
-        ),
-        (
-            "reported_tflops_per_gpu_restated",
-            "reported TFLOP/s, restated",
-            "TFLOP/s",
-            "reported TFLOP/s per GPU × FLOPs per token by the convention / FLOPs per token by the framework's "
-            "convention",
-        ),
-    ),
-    "Memory": (
-        ("memory_utilization", "memory utilisation", "fraction", "peak memory / device memory"),
-        ("memory_headroom_gb", "memory head-room", "GB", "device memory - peak memory"),
-        (
-            "largest_micro_batch_size",
-            "largest micro batch (estimate)",
-            "sequences",
-            "(95 % of device memory - fixed state) / ((peak memory - fixed state) / micro batch size)",
-        ),
-    ),
-    "Energy, cost and time": (
-        ("power_watts_per_gpu", "power per GPU", "W", "as measured, or nameplate"),
-        ("joules_per_token", "energy per token", "J", "power per GPU / tokens/s/GPU"),
-        ("joules_per_step", "energy per step", "J", "energy per token × tokens of a step"),
-        ("tokens_per_watt_hour", "tokens per watt-hour", "tokens/Wh", "tokens/s/GPU × 3600 / power per GPU"),
-        ("sampled_joules_per_token", "energy per token, sampled", "J", "sampled power / tokens/s/GPU"),
-        ("sampled_joules_per_step", "energy per step, sampled", "J", "sampled energy per token × tokens of a step"),
-        ("sampled_tokens_per_watt_hour", "tokens/Wh, sampled", "tokens/Wh", "tokens/s/GPU × 3600 / sampled power"),
-        ("model_tflops_per_watt", "model TFLOP/s per watt", "TFLOP/s/W", "model TFLOP/s per GPU / power per GPU"),
-        ("price_usd_per_gpu_hour", "price", "USD/h", "as stated"),
-        ("cost_usd_per_trillion_tokens", "cost of 1 T tokens", "USD", "10¹² / (tokens/s/GPU × 3600) × price"),
-        ("tokens_per_dollar", "tokens per dollar", "tokens/USD", "tokens/s/GPU × 3600 / price"),
-        ("time_to_1t_tokens_seconds", "time to 1 T tokens", "s", "10¹² / tokens/s over all GPUs"),
-        ("time_to_15t_tokens_seconds", "time to 15 T tokens", "s", "15·10¹² / tokens/s over all GPUs"),
-    ),
-    None: (
-        ("budget_gpu_hours", "GPU-hours for the budget", "h", "budget / tokens/s/GPU / 3600"),
-        ("budget_seconds", "time for the budget", "s", "budget / tokens/s over all GPUs"),
-        ("budget_energy_kwh", "energy for the budget", "kWh", "budget × energy per token"),
-        ("budget_cost_usd", "cost of the budget", "USD", "GPU-hours for the budget × price"),
-        (
-            "break_even_price_usd_per_gpu_hour",
-            "break-even price",
-            "USD/h",
-            "baseline price × tokens/s/GPU / baseline tokens/s/GPU",
-        ),
-        ("budget_saving_usd", "saving on the budget", "USD", "cost of the budget on the baseline - cost of the budget"),
-    ),
-}
-_STATED = ("power_watts_per_gpu", "price_usd_per_gpu_hour")
-DEFINITIONS: dict[str, Definition] = {
-    name: Definition(title=title, unit=unit, formula=formula, section=section, is_stated=name in _STATED)
-    for section, rows in _TABLE.items()
-    for name, title, unit, formula in rows
-}
-"""Every metric by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +69,7 @@ class Metric:
 
     @property
     def definition(self) -> Definition:
-        return DEFINITIONS[self.name]
+        return DERIVED_FIGURES[self.name]
 
     def as_input(self) -> Input:
         """Return this figure as an input of another."""

@@ -61,7 +61,7 @@ def calculate_metrics(
     *,
     label: str | None = None,
 ) -> dict[str, Metric]:
-    """Return every derived figure of a result, by its name in `analysis.metric.DEFINITIONS`.
+    """Return every derived figure of a result, by its name in `core.figures.DERIVED_FIGURES`.
 
     figures: those of the result with their terms, where the caller has them already. label: of the side that it is.
     Raises UsageError for an unknown convention, and for two prices of one device.

@@ -59,7 +59,7 @@ class Side:
     tokens_per_second_per_gpu: Estimate
     samples_per_second: Estimate
     metrics: Mapping[str, Metric]
-    """Derived figures by their name in `analysis.metric.DEFINITIONS`."""
+    """Derived figures by their name in `core.figures.DERIVED_FIGURES`."""
     figures: Mapping[str, Mapping[str, Explained]]
     """Figures of `result` with their terms: section → field, as `core.explained` returns them."""
 

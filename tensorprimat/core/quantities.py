@@ -516,6 +516,11 @@ def money(value: float | None) -> str:
     return f"{sign}${amount:,.2f}" if amount < 1000 else f"{sign}${amount:,.0f}"
 
 
+def with_unit(unit: str, form: Form = rate) -> Form:
+    """Return a function that formats figures with a unit behind them."""
+    return lambda value: UNMEASURED if value is None else f"{form(value)}{unit}"
+
+
 def with_prefix(unit: str) -> Form:
     """Return a function that formats figures with T, G, M, k or m before the unit.
 

@@ -14,10 +14,10 @@ from tensorprimat.analysis.metrics import STATED
 from tensorprimat.analysis.rates import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Pair, Side
 from tensorprimat.core import quantities
+from tensorprimat.core.figures import DERIVED_FIGURES
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.efficiency import of_unlike_kinds
-from tensorprimat.reports.formatting import FORMS
 from tensorprimat.reports.plots.canvas import COLOURS, HATCHES
 
 Metrics = Mapping[str, Metric]
@@ -213,36 +213,32 @@ class Drawn:
     """The way in which one metric becomes a panel."""
 
     name: str
-    """In analysis.metric.DEFINITIONS."""
+    """In core.figures.DERIVED_FIGURES."""
     title: str
     unit: str
     per_unit: float = 1.0
     """Amount of the metric's own unit in one unit of the axis."""
-    better: str | None = None
-    """Better direction, "higher" or "lower"; None if neither is better in general."""
     companion: str | None = None
     """Metric whose value is written next to each bar."""
 
 
 _TIME = "time_to_1t_tokens_seconds"
 EFFICIENCY = (
-    Drawn(name="mfu", title="MFU", unit="% of the dense peak", per_unit=0.01, better="higher"),
-    Drawn(name="model_tflops_per_gpu", title="Model FLOP/s per GPU", unit="TFLOP/s", better="higher"),
+    Drawn(name="mfu", title="MFU", unit="% of the dense peak", per_unit=0.01),
+    Drawn(name="model_tflops_per_gpu", title="Model FLOP/s per GPU", unit="TFLOP/s"),
 )
 """Panels whose figures need no comparable work on the other sides."""
 COST = (
     Drawn(
-        name="tokens_per_watt_hour", title="Energy efficiency", unit="tokens per watt-hour", better="higher",
+        name="tokens_per_watt_hour", title="Energy efficiency", unit="tokens per watt-hour",
         companion="power_watts_per_gpu",
     ),
     Drawn(name="memory_utilization", title="Memory utilisation", unit="% of the device's memory", per_unit=0.01),
     Drawn(
         name="cost_usd_per_trillion_tokens", title="Cost of 1 T tokens", unit="thousand USD", per_unit=1e3,
-        better="lower", companion="price_usd_per_gpu_hour",
+        companion="price_usd_per_gpu_hour",
     ),
-    Drawn(
-        name=_TIME, title="Time to 1 T tokens", unit="seconds", better="lower",  # see _in_its_unit
-    ),
+    Drawn(name=_TIME, title="Time to 1 T tokens", unit="seconds"),  # see _in_its_unit
 )  # fmt: skip
 
 
@@ -255,7 +251,7 @@ def metric_panels(sides: Sequence[Side], looks: Mapping[str, BarStyle], *, compa
     metrics = [side.metrics for side in sides]
     every_drawn = (*EFFICIENCY, *(COST if comparable or alone(sides) else ()))
     every = (
-        _metric_panel(drawn, sides, looks, may_win=comparable and drawn.better is not None)
+        _metric_panel(drawn, sides, looks, may_win=comparable)
         for drawn in (_in_its_unit(one, metrics) for one in every_drawn)
         if not _is_unlike(drawn, metrics)
     )
@@ -268,11 +264,11 @@ FOOTNOTES = "*†‡§¶#"
 
 def _metric_panel(drawn: Drawn, sides: Sequence[Side], looks: Mapping[str, BarStyle], *, may_win: bool) -> Panel:
     """Return the panel of a metric; a remark on a figure is a mark at its bar, explained after the unit."""
-    remarks = [_remark(drawn, side.metrics) for side in sides]
+    remarks, better = [_remark(drawn, side.metrics) for side in sides], DERIVED_FIGURES[drawn.name].better
     marks = dict(zip(dict.fromkeys(filter(None, remarks)), FOOTNOTES, strict=False))
     bars = (_metric_bar(drawn, side, looks, marks.get(of, "")) for side, of in zip(sides, remarks, strict=True))
     return Panel(
-        title=drawn.title + (f" ({drawn.better} is better)" if may_win else ""),
+        title=drawn.title + (f" ({better} is better)" if may_win and better else ""),
         unit="; ".join((drawn.unit, *(f"{mark} {remark}" for remark, mark in marks.items()))),
         bars=tuple(bars),
     )
@@ -296,9 +292,9 @@ def _is_unlike(drawn: Drawn, metrics: Sequence[Metrics]) -> bool:
 def _metric_bar(drawn: Drawn, side: Side, looks: Mapping[str, BarStyle], mark: str) -> Bar:
     value, text = side.metrics[drawn.name].value, "not known"
     if value is not None:
-        text = FORMS[drawn.name](value)
+        text = DERIVED_FIGURES[drawn.name].form(value)
         if drawn.companion is not None:
-            text += f" at {FORMS[drawn.companion](side.metrics[drawn.companion].value)}"
+            text += f" at {DERIVED_FIGURES[drawn.companion].form(side.metrics[drawn.companion].value)}"
     return Bar(
         look=looks[side.label],
         group=formatting.model_title(side.result.model),

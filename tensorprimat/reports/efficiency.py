@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tensorprimat.analysis.economics import Return, unlike_prices, weigh
-from tensorprimat.analysis.metric import DEFINITIONS, Input, Metric
+from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
+from tensorprimat.core.figures import DERIVED_FIGURES
 from tensorprimat.core.units import GIGA, TERA
 from tensorprimat.models.flops import CONVENTIONS
-from tensorprimat.reports.formatting import FORMS, VERDICT_TITLES
+from tensorprimat.reports.formatting import VERDICT_TITLES
 from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell
 
 SHORT = (
@@ -25,7 +26,7 @@ OF_PRICES = ("price_usd_per_gpu_hour", "cost_usd_per_trillion_tokens")
 """Those that rest on a price."""
 QUIET = (
     "reported_tflops_per_gpu_restated", "hfu", "mfu_at_clock",
-    *(name for name in DEFINITIONS if name.startswith("sampled_")),
+    *(name for name in DERIVED_FIGURES if name.startswith("sampled_")),
 )  # fmt: skip
 """Metrics left out where no side has them: few runs have their inputs."""
 SYMBOLS = {
@@ -62,7 +63,7 @@ def cost(comparison: Comparison) -> Table:
 
 def _section(title: str, comparison: Comparison) -> Table:
     """Return the metrics whose definition names this section."""
-    names = [name for name, definition in DEFINITIONS.items() if definition.section == title]
+    names = [name for name, definition in DERIVED_FIGURES.items() if definition.section == title]
     return _of_metrics(title, names, comparison.sides, quiet=QUIET)
 
 
@@ -104,7 +105,7 @@ def explained_cell(metric: Metric) -> TableCell:
     """Return a cell of a metric with its formula and its inputs."""
     rests_on = "; ".join(f"{i.name} = {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
     terms = metric.formula if metric.is_stated else f"= {metric.formula}"
-    return figure_cell(metric.value, FORMS[metric.name], source=rests_on, terms=(terms,))
+    return figure_cell(metric.value, metric.definition.form, source=rests_on, terms=(terms,))
 
 
 def _input(item: Input) -> str:
@@ -190,7 +191,7 @@ def figures(side: Side) -> Table:
     """Return a table of one side's figures, a line for each; those that are unknown come last, with the reason."""
     columns: dict[str, Callable[[Metric], TableCell]] = {
         "figure": lambda metric: text_cell(metric.definition.title),
-        "value": lambda metric: figure_cell(metric.value, FORMS[metric.name]),
+        "value": lambda metric: figure_cell(metric.value, metric.definition.form),
         "note": lambda metric: text_cell(metric.because or metric.remark),
     }
     known_first = sorted(side.metrics.values(), key=lambda metric: metric.value is None)
@@ -207,7 +208,7 @@ def explanation(side: Side) -> tuple[Table, Table]:
     }
     figures: dict[str, Callable[[Metric], TableCell]] = {
         "figure": lambda metric: text_cell(metric.definition.title),
-        "value": lambda metric: figure_cell(metric.value, FORMS[metric.name]),
+        "value": lambda metric: figure_cell(metric.value, metric.definition.form),
         "formula": lambda metric: text_cell(metric.formula),
         "remark": lambda metric: text_cell(f"unknown: {metric.because}" if metric.because else metric.remark),
     }

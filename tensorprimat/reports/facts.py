@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities, settings
 from tensorprimat.core.explanations import measured_lines
-from tensorprimat.core.result import MEMORY_KINDS
+from tensorprimat.core.figures import STEP_FIGURES, Definition
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import SideRow, Table, side_by_side
@@ -130,68 +129,30 @@ CONFIGURATION_ROWS = (
 )
 
 
-def _performance(field: str, label: str, form: quantities.Form) -> SideRow:
-    def read(side: Side) -> float | None:
-        value = getattr(side.result.performance_metrics, field)
-        return None if value is None else float(value)
+def _steps(section: str, record: str, of: str | Callable[[Side], str] = "") -> tuple[SideRow, ...]:
+    """Return the figures of one of a result's records as rows. of: their source, instead of what each row states."""
 
-    return SideRow(
-        label=label,
-        read=read,
-        form=form,
-        source=basis_of,
-        terms=lambda side: formula_lines(side, "performance_metrics", field),
-    )
+    def row(figure: Definition) -> SideRow:
+        def source(side: Side) -> str:
+            return of(side) if callable(of) else source_of_figure(side, section, figure.name, of or figure.formula)
 
+        return SideRow(
+            label=figure.title,
+            read=lambda side: getattr(attrgetter(record)(side.result), figure.name, None),
+            form=figure.form,
+            source=source,
+            terms=lambda side: formula_lines(side, section, figure.name),
+        )
 
-def _stated(record: str, field: str, label: str, form: quantities.Form, of: str) -> SideRow:
-    """Return a field of one of a result's records as a row. of: the object of the figure, for its source."""
-    section = record.rpartition(".")[2]
-    return SideRow(
-        label=label,
-        read=lambda side: getattr(attrgetter(record)(side.result), field, None),
-        form=form,
-        source=lambda side: source_of_figure(side, section, field, of),
-        terms=lambda side: formula_lines(side, section, field),
-    )
-
-
-_reported = partial(_stated, "performance_metrics.reported", of="printed by the framework, not computed here")
-_power = partial(_stated, "power_metrics")
+    return tuple(map(row, STEP_FIGURES[section].values()))
 
 
 PERFORMANCE = (
-    _performance("total_steps", "Steps logged", quantities.count),
-    _performance("warmup_steps_dropped", "Warm-up steps left out", quantities.count),
-    _performance("excluded_steps", "Steps with validation or checkpoint left out", quantities.count),
-    _performance("measured_steps", "Steps measured", quantities.count),
-    _performance("measured_time_seconds", "Time measured", quantities.seconds),
-    _performance("avg_step_time_seconds", "Step time, mean", quantities.seconds),
-    _performance("median_step_time_seconds", "Step time, median", quantities.seconds),
-    _performance("min_step_time_seconds", "Step time, minimum", quantities.seconds),
-    _performance("max_step_time_seconds", "Step time, maximum", quantities.seconds),
-    _performance("std_step_time_seconds", "Step time, standard deviation", quantities.seconds),
-    _performance("cv_step_time", "Step time, CV", quantities.percent),
-    _performance("steps_per_second", "steps/s", quantities.rate),
-    _performance("samples_per_second", "samples/s", quantities.rate),
-    _performance("tokens_per_second", "tokens/s", quantities.rate),
-    _performance("tokens_per_second_per_gpu", "tokens/s/GPU", quantities.rate),
-    _reported("tokens_per_second_per_gpu", "tokens/s/GPU, as reported", quantities.rate),
-    _reported("tflops_per_gpu", "TFLOP/s/GPU, as reported", quantities.rate),
-    _reported("mfu", "MFU, as reported", quantities.percent),
+    *_steps("performance_metrics", "performance_metrics", basis_of),
+    *_steps("reported", "performance_metrics.reported", "printed by the framework, not computed here"),
 )
-"""Rows of the performance table."""
-
-
 MEMORY = (
-    *(
-        _stated("memory_metrics", f"{statistic}_{kind}_gb", f"{statistic_title} {title}", quantities.gigabytes, of)
-        for kind, title in MEMORY_KINDS.items()
-        for statistic, statistic_title, of in (
-            ("avg", "Average", "mean over the measured steps"),
-            ("peak", "Peak", "highest of all logged steps, maximum over ranks"),
-        )
-    ),
+    *_steps("memory_metrics", "memory_metrics"),
     SideRow(
         label="Peak of the host process",
         read=lambda side: side.result.host_memory_peak_gb,
@@ -242,20 +203,7 @@ def memory_table(comparison: Comparison) -> Table:
     )  # fmt: skip
 
 
-POWER = (
-    _gpu_info("Power includes", "power_boundary"),
-    _power("avg_power_watts_per_gpu", "Power of one GPU", quantities.watts, "energy over time of the measured steps"),
-    _power("energy_joules_per_gpu", "Energy of one GPU", quantities.joules, "over the measured steps"),
-    _power(
-        "sampled_energy_joules_per_gpu", "Energy of one GPU, from samples", quantities.joules,
-        "sampled power over the measured steps, in addition to the device's own counter",
-    ),
-    _power("avg_clock_hertz", "Clock, mean", quantities.gigahertz, "of the compute units over the measured steps"),
-    _power("avg_temperature_celsius", "Temperature, mean", quantities.celsius, "hottest GPU over the measured steps"),
-    _power("max_temperature_celsius", "Temperature, maximum", quantities.celsius, "hottest GPU, hottest measured step"),
-    _power("throttled_seconds", "Time at a limit", quantities.seconds, "measured time with a reduced clock"),
-    _power("slowdown_seconds", "Time at another limit than the power cap", quantities.seconds, "of the measured time"),
-)  # fmt: skip
+POWER = (_gpu_info("Power includes", "power_boundary"), *_steps("power_metrics", "power_metrics"))
 
 
 def power_table(comparison: Comparison) -> Table:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, must_match
-from tensorprimat.core import quantities
+from tensorprimat.core import figures
 from tensorprimat.core.audit_verdict import gap_reason
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import UsageError
@@ -22,22 +22,15 @@ from tensorprimat.core.quantities import (
     counted,
     decimals_of_ratio,
     fixed,
-    long_time,
-    money,
     percent,
     significant,
     times,
-    with_prefix,
 )
 from tensorprimat.core.result import Model
 from tensorprimat.models import presets
 
 METRIC_TITLES = {
-    "tokens_per_second_per_gpu": "tokens/s/GPU",
-    "tokens_per_second": "tokens/s",
-    "samples_per_second_per_gpu": "samples/s/GPU",
-    "samples_per_second": "samples/s",
-    "steps_per_second": "steps/s",
+    **{name: figure.title for name, figure in figures.STEP_FIGURES["performance_metrics"].items() if "_per_" in name},
     "time_to_train": "speed to the quality target",
 }
 UNSETTLED_BY = {"drift": "step time keeps drifting", "phases": "they were measured in different phases"}
@@ -346,41 +339,3 @@ def advice(pair: Pair) -> str | None:
         f"To decide, measure {amount} with benchmark.py --runs N, or assume a run-to-run variation, such as "
         "--assume-run-cv 2%"
     )
-
-
-def _with(unit: str, form: quantities.Form = quantities.rate) -> quantities.Form:
-    return lambda value: quantities.UNMEASURED if value is None else f"{form(value)}{unit}"
-
-
-FORMS: dict[str, quantities.Form] = {
-    "tokens_per_second_per_gpu": quantities.rate,
-    "flops_per_token": with_prefix("FLOP"),
-    "model_tflops_per_gpu": quantities.rate,
-    "mfu": quantities.percent,
-    "mfu_at_clock": quantities.percent,
-    "hfu": quantities.percent,
-    "achievable_fraction": quantities.percent,
-    "reported_tflops_per_gpu_restated": quantities.rate,
-    "memory_utilization": quantities.percent,
-    "memory_headroom_gb": quantities.gigabytes,
-    "largest_micro_batch_size": quantities.count,
-    "power_watts_per_gpu": _with(" W"),
-    "joules_per_token": with_prefix("J"),
-    "joules_per_step": with_prefix("J"),
-    "tokens_per_watt_hour": quantities.rate,
-    "sampled_joules_per_token": with_prefix("J"),
-    "sampled_joules_per_step": with_prefix("J"),
-    "sampled_tokens_per_watt_hour": quantities.rate,
-    "model_tflops_per_watt": quantities.rate,
-    "price_usd_per_gpu_hour": _with("/h", money),
-    "cost_usd_per_trillion_tokens": money,
-    "tokens_per_dollar": with_prefix("tokens"),
-    "time_to_1t_tokens_seconds": long_time,
-    "time_to_15t_tokens_seconds": long_time,
-    "budget_gpu_hours": quantities.rate,
-    "budget_seconds": long_time,
-    "budget_energy_kwh": _with(" kWh"),
-    "budget_cost_usd": money,
-    "budget_saving_usd": money,
-    "break_even_price_usd_per_gpu_hour": _with("/h", money),
-}
