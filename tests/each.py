@@ -15,7 +15,8 @@ def in_each(*names_and_cases: Any) -> Callable[[Callable[..., None]], Callable[.
     """Return a decorator that makes a check a test of all cases: `in_each(cases)` or `in_each("a, b", cases)`.
 
     The first form gives the check's first parameter each case; the second takes what `pytest.mark.parametrize` takes,
-    and several of them make the product. Other parameters are fixtures; each case has a `tmp_path` of its own.
+    and several of them make the product. Other parameters are fixtures; each case has its own `tmp_path` and
+    `monkeypatch`.
     """
     *names, cases = names_and_cases
 
@@ -31,7 +32,8 @@ def in_each(*names_and_cases: Any) -> Callable[[Callable[..., None]], Callable[.
             for number, case in enumerate(listed):
                 values = dict(zip(called, case if len(called) > 1 else (case,), strict=True))
                 try:
-                    check(**values, **_own(fixtures, number))
+                    with pytest.MonkeyPatch.context() as patch:
+                        check(**values, **_own(fixtures, number, patch))
                 except pytest.skip.Exception as error:
                     skipped.append(str(error))
                 except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  # whatever a case raises is shown
@@ -51,14 +53,15 @@ def _names(names: str | Sequence[str]) -> list[str]:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
-def _own(fixtures: dict[str, Any], number: int) -> dict[str, Any]:
-    """Return the fixtures of one case, whose temporary folder no other case uses."""
-    folder = fixtures.get("tmp_path")
-    if not isinstance(folder, Path):
-        return fixtures
-    own = folder / f"case{number}"
-    own.mkdir(exist_ok=True)
-    return {**fixtures, "tmp_path": own}
+def _own(fixtures: dict[str, Any], number: int, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the fixtures of one case: no other one uses its temporary folder, or what it patches."""
+    own = dict(fixtures)
+    if "monkeypatch" in own:
+        own["monkeypatch"] = patch
+    if isinstance(folder := own.get("tmp_path"), Path):
+        own["tmp_path"] = folder / f"case{number}"
+        own["tmp_path"].mkdir(exist_ok=True)
+    return own
 
 
 def _shown(values: Iterable[Any]) -> str:

@@ -354,7 +354,7 @@ def test_filters_keep_the_cells_that_meet_them(conditions, left):
     assert len(aggregate.filtered(CELLS, conditions)) == left
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "says"),
     [
         (["--filter", "model_size=huge"], "--filter 'model_size=huge': none of 5 cells is left"),
@@ -476,7 +476,7 @@ def test_the_ending_of_a_plot_selects_its_format(folder, tmp_path):
     assert (tmp_path / "s.svg").read_bytes().startswith(b"<?xml")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flag", "name", "remedy"),
     [
         ("--plot", "s.pdf", "must end in .png or .svg"),

@@ -56,7 +56,7 @@ def test_a_rate_per_gpu_counts_what_the_counters_and_the_clock_of_the_log_say(
     assert bool(named) == (counts != "one GPU")
 
 
-@pytest.mark.parametrize("name", ["train.log", "with_bar.log", "train_results.json"])
+@in_each("name", ["train.log", "with_bar.log", "train_results.json"])
 def test_the_final_rate_of_the_trainer_counts_one_process(shared: Path, name: str) -> None:
     result = logs.read(shared / "cases" / "J-hf-tokens-per-process" / name)
     figures = result.performance_metrics

@@ -4,6 +4,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from each import in_each
 
 from tensorprimat.machine import amd
 from tensorprimat.machine.device import Process
@@ -82,7 +83,7 @@ def test_amd_smi_is_read_in_si_units_and_na_is_none(monkeypatch):
     assert device.read().throttled_by == ()
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "reasons"),
     [(0b11, ("the power cap",)), (1 << 16, ("the current limit",)), (1 << 34 | 1, ("the power cap", "heat"))],
 )
@@ -93,7 +94,7 @@ def test_an_mi200_names_its_limits_by_flags(monkeypatch, flags, reasons):
     assert device.glance().throttled_by == reasons
 
 
-@pytest.mark.parametrize("absent", [2**16 - 1, 2**32 - 1, 2**64 - 1, "N/A"])
+@in_each("absent", [2**16 - 1, 2**32 - 1, 2**64 - 1, "N/A"])
 def test_the_number_that_means_not_supported_is_read_as_none(monkeypatch, absent):
     smi = stand_in(
         amdsmi_get_power_info=lambda _: {"current_socket_power": absent, "average_socket_power": 310},

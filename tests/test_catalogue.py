@@ -341,7 +341,7 @@ def planted(monkeypatch, file, change):
     monkeypatch.setattr(data_rows, "read_data", lambda _: document)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("change", "complaint"),
     [
         (lambda gpu: gpu.update(vendor="nvida"), "vendor: Input should be 'nvidia' or 'amd', not 'nvida'"),

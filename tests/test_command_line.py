@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 
-import pytest
 import typer.main
 from each import in_each
 from typer.utils import get_params_from_function
@@ -71,7 +70,7 @@ def test_a_wrong_number_in_an_environment_variable_is_named(monkeypatch, capsys)
     assert capsys.readouterr().err.splitlines() == ["tprimat pretrain: TPRIMAT_STEPS=many: must be a whole number"]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@in_each("name", COMMANDS)
 def test_every_option_is_typed_by_its_name_in_any_version_of_typer(monkeypatch, name, capsys):
     as_placeholder = "get_default_option_flag_name"  # of typer 0.27: --ENGINE, for `--engine ENGINE`
     monkeypatch.setattr(typer.main, as_placeholder, lambda name, *_: name.upper(), raising=False)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from architectures import completed, tiny
+from each import in_each
 
 from tensorprimat.analysis import metrics
 from tensorprimat.cli import main
@@ -47,7 +48,7 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@in_each("kind", FAMILIES)
 def test_the_loss_is_that_of_transformers(kind):
     torch.manual_seed(1)
     model = tiny(kind, **SCALED.get(kind, {}))
@@ -76,7 +77,7 @@ def run(tmp_path, kind):
     return spec, store.load(tmp_path / "result.json")
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "gemma3_text", "mixtral", "gpt_oss", "deepseek_v3"])
+@in_each("kind", ["qwen3", "gemma3_text", "mixtral", "gpt_oss", "deepseek_v3"])
 def test_a_configured_model_trains_on_a_cpu_and_its_result_names_it(tmp_path, kind):
     spec, result = run(tmp_path, kind)
     assert result.complete
@@ -101,7 +102,7 @@ def test_a_model_that_no_shape_expresses_has_the_flops_of_its_layers(tmp_path):
     assert metrics.flops_per_token(result, "palm").value is None
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "llama4_text"])
+@in_each("kind", [kind for kind in FAMILIES if kind != "llama4_text"])
 def test_the_layers_of_a_live_model_have_the_shape_of_its_configuration(kind):
     model = tiny(kind)
     found, warnings = introspect.describe_model(torch_model.causal_model(model), sharded=False)
@@ -134,7 +135,7 @@ def test_the_tiny_shape_keeps_what_the_architecture_has():
     assert {layer.active_experts for layer in tiny("mixtral").decoder.layers} == {2}
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("content", "printed"),
     [
         ("", "not a config.json"),
@@ -216,7 +217,7 @@ def test_a_mixture_that_one_gpu_cannot_hold_is_refused_before_it_is_built():
         prepare.check_memory(spec, H100)
 
 
-@pytest.mark.parametrize(("kind", "length"), [("phi", 2048), ("deepseek_v3", 4096), ("qwen3", 8192)])
+@in_each(("kind", "length"), [("phi", 2048), ("deepseek_v3", 4096), ("qwen3", 8192)])
 def test_sequences_are_as_long_as_the_model_allows_where_no_flag_sets_them(kind, length):
     config = completed(kind)
     node = Machine(platform="nvd", gpu_info=H100.gpu_info.model_copy(update={"device_count": 8}), host="here")
@@ -232,7 +233,7 @@ def test_attention_that_no_sdpa_kernel_computes_uses_flex_attention_or_eager():
     assert torch_model.attention_of("qwen3", "sdpa", "cuda") == "tensorprimat_causal_sdpa"
 
 
-@pytest.mark.parametrize("engine", ["logs", "primus", "bridge"])
+@in_each("engine", ["logs", "primus", "bridge"])
 def test_the_command_refuses_a_file_with_an_engine_that_cannot_train_it(tmp_path, engine, capsys):
     path = written(tmp_path, {"model_type": "qwen3"})
     assert main(["run", "--model", str(path), "--engine", engine, "--dry-run"]) == 2

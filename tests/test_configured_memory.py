@@ -4,6 +4,7 @@ import autograd_memory
 import pytest
 import torch
 from architectures import completed
+from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
@@ -29,7 +30,7 @@ def spec_of(kind, **changes):
     return prepare.spec_of(kind, settings, engine=ENGINES["torch"], machine=H200)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@in_each("kind", FAMILIES)
 def test_estimated_activations_of_every_architecture_equal_the_bytes_that_autograd_keeps(kind):
     spec = spec_of(
         kind, preset="tiny", compile=False, recompute="none", sequence_length=LENGTH, micro_batch_size=1, num_gpus=1,
@@ -100,7 +101,7 @@ WITHOUT_PLAN = {
 }
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@in_each("kind", FAMILIES)
 def test_a_share_gives_a_plan_that_the_layers_of_an_architecture_run_or_is_refused(kind):
     small = {"preset": "tiny", "num_gpus": 1, "sequence_length": LENGTH, "precision": "bf16"}
     if kind in WITHOUT_PLAN:

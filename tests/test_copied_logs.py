@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -45,8 +46,8 @@ def text(lines: Lines) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("copy", COPIES)
-@pytest.mark.parametrize("format", [name for name in ALL_JOBS if name != "metrics table"])
+@in_each("copy", COPIES)
+@in_each("format", [name for name in ALL_JOBS if name != "metrics table"])
 def test_a_copied_log_is_read_like_the_log_itself(format: str, copy: str, read_text: Any) -> None:
     lines = ALL_JOBS[format](Job())
     if format in ("lightning", "metrics rows") and copy in ("quoted in an answer", "fenced"):
@@ -58,7 +59,7 @@ def test_a_copied_log_is_read_like_the_log_itself(format: str, copy: str, read_t
     assert read.memory_metrics == plain.memory_metrics
 
 
-@pytest.mark.parametrize("copy", COPIES)
+@in_each("copy", COPIES)
 def test_an_evaluation_in_a_copied_log_of_nanogpt_is_left_out(copy: str, read_text: Any) -> None:
     result = read_text(text(COPIES[copy](NANOGPT)))
     assert [step.interrupted_by for step in result.steps] == ["validation", "", "", "validation", ""]

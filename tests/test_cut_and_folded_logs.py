@@ -52,7 +52,7 @@ def wrong(path, whole, text, *, warned_is_right=True):
     return fault_cuts.foreign(fault_cuts.values(whole), fault_cuts.values(found))
 
 
-@pytest.mark.parametrize(("name", "text"), LOGS, ids=[name for name, _ in LOGS])
+@in_each(("name", "text"), LOGS)
 def test_damage_on_the_way_gives_no_number_that_the_log_lacks(tmp_path, monkeypatch, name, text):
     monkeypatch.setattr(fault_cuts, "SHARE", 0.0)
     monkeypatch.setattr(fault_cuts, "COLUMNS", [*fault_cuts.COLUMNS, "learning_rate", "gradient_norm"])

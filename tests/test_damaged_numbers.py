@@ -95,7 +95,7 @@ def test_garbled_memory_and_learning_rates_are_left_out(tmp_path, garbled):
     assert read(tmp_path / "a.log", [*extra, *megatron()]).performance_metrics.total_steps == 29
 
 
-@pytest.mark.parametrize("error", [OverflowError("int too large"), KeyError("step"), AttributeError("groupdict")])
+@in_each("error", [OverflowError("int too large"), KeyError("step"), AttributeError("groupdict")])
 def test_an_error_in_a_reader_names_file_and_format_and_the_other_logs_are_read(tmp_path, monkeypatch, capsys, error):
     def fail(log, *others, **named):
         if log.name.endswith("a.log"):

@@ -56,7 +56,7 @@ def test_the_torch_engine_trains_everywhere_on_request(platform):
     assert set(chosen("torch", platform, ["llama"]).values()) == {"torch"}
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("absent", "engine", "because"),
     [
         ((), "nemo", "the NeMo engine trains on this GPU"),
@@ -298,14 +298,13 @@ def test_nemo_without_transformer_engine_is_refused_on_a_gpu(tmp_path, monkeypat
     prepare.check_engine(ENGINES["nemo"], "cpu")
 
 
-@pytest.mark.parametrize(
+@in_each(
     "flags",
     [
         ("--gpu", "H100", "--num-gpus", "8"),
         ("--executor", "slurm", "--gpu", "H100", "--num-gpus", "8"),
         ("--executor", "slurm", "--container-image", "image:1", "--engine", "nemo"),
     ],
-    ids=" ".join,
 )
 @pytest.mark.usefixtures("without_transformer_engine")
 def test_packages_for_a_gpu_are_not_asked_for_where_another_machine_or_an_image_trains(
@@ -353,7 +352,7 @@ def test_a_run_that_a_variable_keeps_from_compiling_is_recorded_as_uncompiled(mo
         prepare.check_spec(ENGINES["torch"], spec(EIGHT_GPUS, compile=True), EIGHT_GPUS)
 
 
-@pytest.mark.parametrize("version", ["4.52.4", "4.46.0", "3.5"])
+@in_each("version", ["4.52.4", "4.46.0", "3.5"])
 def test_a_transformers_that_ignores_a_layers_recompute_is_refused_with_its_version(monkeypatch, version):
     real = registry.find_package
     old, new = SimpleNamespace(version=version), SimpleNamespace(version="4.53.0.dev0")

@@ -29,7 +29,7 @@ def recorded(monkeypatch, distribution):
     return environment.versions(["megatron-core"])["megatron-core"]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("origin", "version"),
     [
         (None, "0.15.3"),
@@ -42,7 +42,7 @@ def test_a_package_from_git_is_recorded_with_its_commit(monkeypatch, tmp_path, o
     assert recorded(monkeypatch, installed(tmp_path, origin)) == version
 
 
-@pytest.mark.parametrize("content", [None, "", "Metadata-Version: 2.1\nName: megatron-core\n"])
+@in_each("content", [None, "", "Metadata-Version: 2.1\nName: megatron-core\n"])
 def test_metadata_that_a_removed_package_left_behind_hide_no_version(monkeypatch, tmp_path, content):
     left, good = tmp_path / "left", tmp_path / "good"
     good.mkdir()
@@ -70,7 +70,7 @@ def test_a_package_that_is_worked_on_in_place_has_the_commit_of_its_working_tree
     assert recorded(monkeypatch, installed(tmp_path, origin)) == "0.15.3 (git 012345678901)"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("file", "variables", "image"),
     [
         (None, {}, None),

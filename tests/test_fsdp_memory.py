@@ -9,6 +9,7 @@ import process_group
 import pytest
 import torch
 import torch.distributed as dist
+from each import in_each
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -75,7 +76,7 @@ def test_float32_master_weights_are_gathered_as_bfloat16_and_their_gradients_sum
     assert network.decoder.layers[0]._get_fsdp_state()._fsdp_param_group._reduce_dtype == torch.float32
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "expected"),
     [
         ({"num_gpus": 8}, "bf16-true"), ({"num_gpus": 8, "master_weights": "fp32"}, "32-true"),
@@ -151,8 +152,8 @@ def tiny_on_eight(**changes):
 GATHER, SCATTER = "_allgather_base_", "_reduce_scatter_base_"
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
-@pytest.mark.parametrize(("reshard", "prefetch"), [(True, True), (False, True), (True, False)])
+@in_each("recompute", ["none", "full"])
+@in_each(("reshard", "prefetch"), [(True, True), (False, True), (True, False)])
 def test_a_layer_is_gathered_before_the_one_before_it_computes(reshard, prefetch, recompute):
     spec = tiny_on_eight().changed(reshard=reshard, recompute=recompute)
     found = collectives_of(spec, prefetch=prefetch)
@@ -165,7 +166,7 @@ def test_a_layer_is_gathered_before_the_one_before_it_computes(reshard, prefetch
     assert [event for event, _ in found.events].count(SCATTER) == 5
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "reshard"),
     [({}, True), ({}, False), ({"precision": "bf16", "master_weights": "fp32"}, True), ({"strategy": "ddp"}, True)],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import plausible
-import pytest
+from each import in_each
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
@@ -98,7 +98,7 @@ def test_a_clock_that_was_hardly_reduced_is_not_named():
     assert above(named(hot=hot_result(1, share=1.0, slowdown_seconds=0.004))) == ()
 
 
-@pytest.mark.parametrize(("default", "of"), [(None, "the data sheet's limit"), (700, "the board's default"), (500, "")])
+@in_each(("default", "of"), [(None, "the data sheet's limit"), (700, "the board's default"), (500, "")])
 def test_a_power_cap_below_the_boards_default_is_named(shared, default, of):
     one = real(shared)
     one = one.changed(
@@ -131,7 +131,7 @@ def test_a_clock_that_falls_during_a_run_is_named(shared):
     )
 
 
-@pytest.mark.parametrize("readings", [1, 2, 4, 8])
+@in_each("readings", [1, 2, 4, 8])
 def test_the_steady_clock_of_a_power_limited_gpu_does_not_fall_whatever_steps_are_compared(shared, readings):
     """Read the clock every half second, and average over the readings of a step."""
     rows = [line.split(",") for line in (shared / "gpu/h100_nvidia_smi.csv").read_text().splitlines()[1:]]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from each import in_each
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -89,20 +90,20 @@ def test_rows_of_two_jobs_in_turn_are_refused_or_told(name, block, dated, read):
         assert any(re.search(TOLD, text) for text in said), (case, said)
 
 
-@pytest.mark.parametrize("case", OTHERS)
+@in_each("case", OTHERS)
 def test_rows_with_clocks_of_two_processes_give_the_time_of_one(case, read):
     other = OTHERS[case]
     seconds = read(in_turn("huggingface", ONE, other, 1)).performance_metrics.avg_step_time_seconds
     assert seconds in (pytest.approx(ONE.seconds, rel=0.002), pytest.approx(other.seconds, rel=0.002))
 
 
-@pytest.mark.parametrize("name", ["megatron", "torchtitan", "loop", "timestamps", "metrics table"])
+@in_each("name", ["megatron", "torchtitan", "loop", "timestamps", "metrics table"])
 def test_ranks_that_agree_are_read_without_a_word(name, read):
     result = read(in_turn(name, ONE, replace(ONE, seconds=2.001), 1))
     assert not [warning for warning in result.warnings if "repeat the number" in warning]
 
 
-@pytest.mark.parametrize("name", ["megatron", "torchtitan", "loop", "metrics table"])
+@in_each("name", ["megatron", "torchtitan", "loop", "metrics table"])
 def test_restarts_that_repeat_steps_since_a_checkpoint_are_not_two_jobs(name, read):
     ends = (17, 26, 38, 51, 63, 78, 90)
     jobs = [replace(ONE, first=max(1, end - 16), last=end, loss=9 + end / 1000, banner=end == 17) for end in ends]

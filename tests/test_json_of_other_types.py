@@ -13,6 +13,7 @@ from typing import Any
 
 import preflights
 import pytest
+from each import in_each
 from mlperf_journal import Journal
 from test_envelopes import ENVELOPES, PLAIN
 from test_huggingface_log import state
@@ -254,7 +255,7 @@ OWN = {
 """File of this program → its reader, its documents, and the way in which it contains them."""
 
 
-@pytest.mark.parametrize("name", OWN)
+@in_each("name", OWN)
 def test_a_value_of_another_type_in_a_file_of_this_program_is_read_or_refused(tmp_path: Path, name: str) -> None:
     read, documents, file = OWN[name]
     path = tmp_path / "a.json"

@@ -29,7 +29,7 @@ def test_a_second_training_in_a_very_long_log_is_found(tmp_path, name):
     assert found in ([40, 30], [40, 29])  # of rows of several lines the last has no end
 
 
-@pytest.mark.parametrize("name", sorted(ALL_JOBS))
+@in_each("name", sorted(ALL_JOBS))
 def test_a_very_long_log_of_one_training_is_not_cut(tmp_path, monkeypatch, name):
     path = tmp_path / ("train.csv" if name in ("lightning", "metrics table") else "train.log")
     path.write_text("\n".join(ALL_JOBS[name](Job())) + "\n")

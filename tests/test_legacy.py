@@ -291,7 +291,7 @@ def without(document, *keys, **sections):
     return copy
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("document", "name", "open_settings"),
     [
         (

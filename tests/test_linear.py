@@ -11,6 +11,7 @@ pytest.importorskip("lightning")
 pytest.importorskip("transformers")
 
 import torch
+from each import in_each
 
 from tensorprimat.core import store
 from tensorprimat.core.spec import RunSpec
@@ -82,13 +83,12 @@ def test_a_training_with_summed_gradients_loses_as_one_without(tmp_path, monkeyp
     assert not (summed == plain).all(), "BF16 rounds each gradient before it is added"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "can"),
     [
         ({}, True), ({"global_batch_size": 1}, False), ({"num_gpus": 2, "global_batch_size": 8}, False),
         ({"compile": False}, False), ({"master_weights": "fp32"}, False),
     ],
-    ids=str,
 )  # fmt: skip
 def test_only_one_compiled_device_with_several_micro_batches_sums_gradients(changes, can):
     module = TrainingModule(RunSpec(**{**TINY, "compile": True, **changes}))

@@ -384,7 +384,7 @@ def test_rates_that_forks_print_are_kept_as_reported(tmp_path: Path) -> None:
             assert result.performance_metrics.reported.tokens_per_second_per_gpu == pytest.approx(52428.8)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "rows", "batch", "median", "length"),
     [
         ("megatron_deepspeed_3d.out", 49, 1024, 137.10355, 1024),

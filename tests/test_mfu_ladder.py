@@ -18,6 +18,8 @@ from plausible import result as plausible_result
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")
 
+from each import in_each  # noqa: E402
+
 from perf import gpu_checks  # noqa: E402
 from perf.parts import NotHereError  # noqa: E402
 from tensorprimat.cli import main  # noqa: E402
@@ -85,8 +87,8 @@ def test_on_a_gpu_every_rung_trains_a_batch_that_fits_ten_minutes(monkeypatch):
     assert rungs + 4 * 60 < 600, "four starts of a minute, and the steps"
 
 
-@pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA B200", "AMD Instinct MI300X"])
-@pytest.mark.parametrize("count", [1, 8])
+@in_each("device", ["NVIDIA H200", "NVIDIA B200", "AMD Instinct MI300X"])
+@in_each("count", [1, 8])
 def test_benchmark_accepts_every_command_of_the_ladder_on_a_gpu(monkeypatch, capsys, tmp_path, device, count):
     """The real command line with a machine that only states its name: nothing of it can be misspelled."""
     commands = []
@@ -165,7 +167,7 @@ def test_fp8_is_skipped_on_a_gpu_without_units_for_it(monkeypatch, capsys):
     assert line.endswith("NVIDIA A100-SXM4-80GB has no matrix units for FP8")
 
 
-@pytest.mark.parametrize("wrong", range(3))
+@in_each("wrong", range(3))
 def test_a_wrong_gradient_of_queries_keys_or_values_is_found(monkeypatch, wrong):
     """As on a GPU, with the dense mask in the place of FlexAttention, whose one gradient is doubled."""
     right, calls = attention.causal_attention, []
@@ -230,7 +232,7 @@ def test_a_timing_that_misses_its_goal_does_not_fail(monkeypatch):
         assert ladder.callback().endswith(f"cost 77.0 -1.0 to 99.0 goal: under 50, {outcome}")
 
 
-@pytest.mark.parametrize(("verdict", "codes"), [("PASS", (0, 0)), ("SKIP", (0, 1)), ("FAIL", (1, 1))])
+@in_each(("verdict", "codes"), [("PASS", (0, 0)), ("SKIP", (0, 1)), ("FAIL", (1, 1))])
 def test_a_skipped_part_fails_where_every_part_must_run(monkeypatch, verdict, codes):
     monkeypatch.setattr(ladder, "supervise", lambda _, groups, **__: {name: verdict for one in groups for name in one})
     assert (ladder.main(["--parts", "sync"]), ladder.main(["--parts", "sync", "--no-skips"])) == codes

@@ -355,7 +355,7 @@ def test_an_empty_description_changes_nothing(tmp_path, description):
     assert (result.gpu_info.device_name, result.training_config.num_gpus) == ("NVIDIA GB200", None)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("file", "benchmark", "target", "peft", "samples", "minutes"),
     [
         ("v5.1_amd_mi355x_llama31_8b.txt", "llama31_8b", 3.3, "none", 172_032, 95.97),

@@ -59,7 +59,7 @@ def test_limits_that_move_during_a_run_are_reported():
     assert "highest clock of GPU 0" in clock
 
 
-@pytest.mark.parametrize(("own", "share"), [({0, 1}, 0.05), ({2, 3}, 1.0), ({0, 2}, 0.55)])
+@in_each(("own", "share"), [({0, 1}, 0.05), ({2, 3}, 1.0), ({0, 2}, 0.55)])
 def test_only_the_cores_that_the_process_may_use_count_as_busy(monkeypatch, own, share):
     percents = [10.0, 0.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0]
 

@@ -28,7 +28,7 @@ EVENTS = "low 0\nhigh 0\nmax 41\noom 2\noom_kill {}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("groups", "folder", "name", "text", "kills"),
     [
         (UNIFIED, "user.slice/session-3.scope", "memory.events", EVENTS, 3),
@@ -60,7 +60,7 @@ LIMITS = ("memory.max", "memory.limit_in_bytes")
 UNLIMITED = {"memory.max": "max", "memory.current": "7500"}
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("groups", "files", "left"),
     [
         (IN_A_CONTAINER, {".": V2}, 5500),  # cached files are no reason to run out of memory

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from each import in_each
 
 from tensorprimat.cli import main, micro_options
 from tensorprimat.core import micro_result
@@ -52,7 +53,7 @@ def run(*flags):
     return main(["passes", *FLAGS, *flags])
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("size", "count"),
     [
         ("small", 128_625_408),
@@ -68,7 +69,7 @@ def test_each_size_has_its_listed_number_of_parameters(size, count):
     assert cell.vocab == 10_000
 
 
-@pytest.mark.parametrize("size", ["small", "medium", "large", "xl", "2.7B", "llama", "qwen", "mistral"])
+@in_each("size", ["small", "medium", "large", "xl", "2.7B", "llama", "qwen", "mistral"])
 def test_a_size_is_built_with_as_many_parameters_as_it_claims(size):
     (cell,) = grid.cells(grid.GridOptions(model_size=size, pass_name="train"))
     with torch.device("meta"):
@@ -76,7 +77,7 @@ def test_a_size_is_built_with_as_many_parameters_as_it_claims(size):
     assert sum(parameter.numel() for parameter in network.parameters()) == cell.num_parameters
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen", "mistral"])
+@in_each("name", ["llama", "qwen", "mistral"])
 def test_real_models_are_timed_in_their_own_shape(name):
     (cell,) = grid.cells(grid.GridOptions(model_size=name, pass_name="train"))
     assert cell.shape == presets.find_preset(name).shape
@@ -221,9 +222,7 @@ def test_several_steps_of_a_trial_are_divided_by_their_number(monkeypatch):
     assert (len(cell.trial_times_ms), len(cell.warmup_times_ms)) == (2, 3)
 
 
-@pytest.mark.parametrize(
-    "flags", [["--precision", "bf16"], ["--precision", "bf16", "--autocast"], ["--attention", "eager"]]
-)
+@in_each("flags", [["--precision", "bf16"], ["--precision", "bf16", "--autocast"], ["--attention", "eager"]])
 def test_bf16_autocast_and_eager_attention_run(flags, capsys):
     assert run("--pass", "train", *flags) == 0
     assert "OOM" not in capsys.readouterr().out
@@ -262,7 +261,7 @@ def test_a_terminal_of_120_columns_keeps_the_parts_of_a_step_and_their_ratio(cap
         assert (column in heading) is shown, column
 
 
-@pytest.mark.parametrize(("columns", "left_out"), [(80, "Parameters"), (110, "Median, ms"), (200, None)])
+@in_each(("columns", "left_out"), [(80, "Parameters"), (110, "Median, ms"), (200, None)])
 def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -278,7 +277,7 @@ def test_a_terminal_has_as_many_columns_as_fit(columns, left_out, capsys, monkey
     assert left_out is None or (left_out in printed and left_out not in heading)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("requested", "trials"),
     [
         ({}, (10, 1)),
@@ -294,7 +293,7 @@ def test_measured_steps_are_trials_times_their_steps(requested, trials):
     assert grid.trials_of(grid.GridOptions(**requested)) == trials
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "says"),
     [
         (["--num-heads", "3"], "--num-heads 3: does not divide --d-model 32"),

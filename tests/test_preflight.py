@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from each import in_each
 from preflights import made
 from replay import Replay
 
@@ -277,7 +278,7 @@ if found: print(json.dumps(found))
     assert abs(first_ended - second_ended) < 0.4
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("environment", "flags", "complaint"),
     [
         (TORCHRUN, ("--executor", "slurm"), "--executor slurm: not under torchrun, whose processes would each submit"),

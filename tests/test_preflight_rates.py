@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from each import in_each
 from preflights import made
 
 from tensorprimat.core.preflight import Collective
@@ -131,13 +132,13 @@ def test_fp8_products_are_e4m3_with_a_scale_each_and_give_bf16(monkeypatch):
     assert set(requested) == {(torch.float8_e4m3fn, torch.float8_e4m3fn, torch.bfloat16, False)}
 
 
-@pytest.mark.parametrize(("arch", "kind"), [("gfx942:sramecc+", "fnuz"), ("gfx950:sramecc+", "fn"), ("", "fn")])
+@in_each(("arch", "kind"), [("gfx942:sramecc+", "fnuz"), ("gfx950:sramecc+", "fn"), ("", "fn")])
 def test_the_fp8_type_is_that_of_the_matrix_units(monkeypatch, arch, kind):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("P", (), {"gcnArchName": arch})())
     assert matmul.fp8_type(torch.device("cuda", 0)) == getattr(torch, f"float8_e4m3{kind}")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("device", "measured"),
     [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False), ("NVIDIA X1", False)],
 )

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import scripts
+from each import in_each
 
 from tensorprimat.cli import main, pretrain
 from tensorprimat.core.errors import UsageError
@@ -300,7 +301,7 @@ def test_a_cache_without_room_for_the_download_is_named(tmp_path, monkeypatch):
     assert warning.endswith("set HF_HOME to another folder")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("model", "source", "complaint"),
     [
         ("gpt", "hf://a/b", "--model gpt: no such model; models: llama, qwen, mistral"),

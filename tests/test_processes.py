@@ -255,7 +255,7 @@ def test_a_forked_process_whose_parent_has_already_ended_exits_at_once(monkeypat
     assert ended == [1]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("files", "cores"),
     [
         ({"cpu.max": "max 100000"}, None),
@@ -265,7 +265,6 @@ def test_a_forked_process_whose_parent_has_already_ended_exits_at_once(monkeypat
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
         ({}, None),
     ],
-    ids=["no limit", "docker", "slurm", "version 1", "version 1 without limit", "no groups"],
 )
 def test_the_time_that_a_container_may_use_limits_the_cores(tmp_path, monkeypatch, files, cores):
     for name, content in files.items():

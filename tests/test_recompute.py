@@ -12,6 +12,7 @@ pytest.importorskip("lightning")
 pytest.importorskip("transformers")
 
 import torch
+from each import in_each
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -88,8 +89,8 @@ def graphs_of(plan, model, length=8192, layers=2, *, sums=False):
     return found
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen"])
-@pytest.mark.parametrize("position", [1, 12, 25, -1])
+@in_each("model", ["llama", "qwen"])
+@in_each("position", [1, 12, 25, -1])
 def test_a_compiled_layer_runs_and_keeps_what_its_plan_says(model, position):
     """The position is that of the plan in the list; the last one is `full`, which never repeats the product `down`."""
     told = spec(model=model)
@@ -142,8 +143,8 @@ def test_compiled_layers_loss_and_optimizer_train_as_eager_ones():
     torch.testing.assert_close(losses_and_norms(plan, compiled=True), losses_and_norms(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("limit", [1e-3, 1e6])
-@pytest.mark.parametrize("compiled", [False, True])
+@in_each("limit", [1e-3, 1e6])
+@in_each("compiled", [False, True])
 def test_clipping_while_updating_equals_clipping_before(limit, compiled):
     torch.manual_seed(1)
     plain, ours = torch.nn.Linear(48, 64), torch.nn.Linear(48, 64)
@@ -225,7 +226,7 @@ def test_a_plan_of_auto_that_runs_out_of_memory_gives_way_to_a_smaller_one():
     ]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("changes", "ending"),
     [
         ({"falls_back": False}, ended()),
@@ -234,7 +235,6 @@ def test_a_plan_of_auto_that_runs_out_of_memory_gives_way_to_a_smaller_one():
         ({}, ended(error=RunError("another"))),
         ({}, dataclasses.replace(ended(), interrupted=True)),
     ],
-    ids=["the user named the plan", "nothing smaller", "a step was measured", "another error", "interrupted"],
 )
 def test_a_run_does_not_start_again_with_less_memory(changes, ending):
     assert spec_with_less_memory(spec(**changes), ending, Observer()) is None

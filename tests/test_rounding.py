@@ -88,7 +88,7 @@ def test_no_verdict_rests_on_the_last_digit(tmp_path: Path) -> None:
 CASES = ["run.log", "run_b.log", "json.jsonl", "keyval.log", "ms.log", "nemo.log", "table.csv"]
 
 
-@pytest.mark.parametrize("name", CASES)
+@in_each("name", CASES)
 def test_the_cases_are_known_to_half_a_digit(shared: Path, name: str) -> None:
     result = logs.read(shared / "cases/B-rounded-dt" / name)
     assert result.provenance.rounding == pytest.approx(0.05, abs=0.006)

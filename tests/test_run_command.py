@@ -16,6 +16,7 @@ import fake_primus
 import numpy as np
 import pytest
 import scripts
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core import store
@@ -99,7 +100,7 @@ def run(*flags):
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("stated", "code"), [("none", 2), ("selective", 2), ("full", 0)])
+@in_each(("stated", "code"), [("none", 2), ("selective", 2), ("full", 0)])
 def test_two_flags_for_recomputation_that_disagree_are_refused(capsys, stated, code):
     flags = ("--model", "llama", "--engine", "torch", "--dry-run")
     assert run(*flags, "--recompute", "--activation-checkpointing", stated) == code
@@ -247,7 +248,7 @@ def test_a_dry_run_writes_and_starts_nothing(folder, capsys):
     assert not list(folder.iterdir())
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "complaint"),
     [
         (["--model", "gpt"], "--model gpt: no such model; models: llama, qwen, mistral, all"),

@@ -5,6 +5,7 @@ import re
 import time
 
 import pytest
+from each import in_each
 from plausible import result
 
 from tensorprimat.cli import main
@@ -39,7 +40,7 @@ def specs(name, engine="torch", models=MODELS, **flags):
     return {model: prepare.spec_of(model, expected, engine=ENGINES[engine], machine=machine(name)) for model in models}
 
 
-@pytest.mark.parametrize("name", [name for name in MACHINES if name != "one A100"])
+@in_each("name", [name for name in MACHINES if name != "one A100"])
 def test_three_runs_of_every_model_on_gpus_fit_a_quarter_of_an_hour(name):
     fit_a_quarter_of_an_hour(specs(name), machine(name))
 
@@ -81,8 +82,8 @@ LARGE = [  # one GPU of 48 GB or less, such as an L40S or a small A100, can trai
 ]
 
 
-@pytest.mark.parametrize("installed", ["torch", "nemo", "bridge"])
-@pytest.mark.parametrize("gpu", LARGE, ids=lambda gpu: gpu.name)
+@in_each("installed", ["torch", "nemo", "bridge"])
+@in_each("gpu", LARGE)
 def test_make_benchmark_on_one_gpu_fits_a_quarter_of_an_hour_by_its_estimate(gpu, installed):
     """As --engine auto does, the torch engine trains what the other engine cannot train here."""
     gpu_info = GpuInfo(device_name=gpu.name, device_count=1, total_memory_gb=seen_by_driver(gpu))
@@ -155,7 +156,7 @@ def test_the_estimate_is_flops_over_a_share_of_the_peak_and_a_start():
 OF_FULL = 1 - 2 * 4096 * 14_336 / (2 * 218_103_808 + 2 * 4096 * 8192)  # of a layer, all but its last product
 
 
-@pytest.mark.parametrize(("flag", "share"), [("none", 0), ("selective", 0.5), ("full", OF_FULL)])
+@in_each(("flag", "share"), [("none", 0), ("selective", 0.5), ("full", OF_FULL)])
 def test_recomputed_layers_take_their_forward_pass_again(flag, share):
     """Llama 3.1 8B at 8192 tokens: a third of 51.47 GFLOP per token, less 2 × 128,256 × 4,096 of the output head."""
     [spec], here = specs("one H200", models=["llama"], recompute=flag).values(), machine("one H200")
@@ -225,7 +226,7 @@ def test_a_device_without_a_known_peak_has_no_estimate():
     assert "no peak is known for NVIDIA X1" in run_time.run_time_sentence(every, unknown, runs=3, pause=0)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "batch", "shown"),
     [
         (

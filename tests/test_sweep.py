@@ -11,6 +11,7 @@ from pathlib import Path
 import autograd_memory
 import pytest
 import torch
+from each import in_each
 
 from tensorprimat.cli import main, micro_options
 from tensorprimat.cli.sweep import Progress
@@ -35,7 +36,7 @@ QUICK += ["--warmup-steps", "1", "--trials", "2", "--device", "cpu"]
 FIGURELESS = {"forward_only", "num_parameters"}
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("seconds", "says"),
     [
         ((70.0, 60.0), "about 2 min in all"),
@@ -116,7 +117,7 @@ def test_a_grid_is_every_combination():
     assert expected[0].file_name == "bench_tiny_8_b1_forward_fp32.json"
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("text", "says"),
     [
         ("tiny", "write it as name=d_model/d_ff/layers/heads"),
@@ -346,9 +347,9 @@ def test_a_cell_whose_process_crashes_is_marked_failed_with_the_reason(cell_whos
     assert (cell.status, cell.reason) == ("failed", f"the process {reason}")
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("preset", [None, "tiny"], ids=["full heads", "grouped heads"])
+@in_each("attention", ["sdpa", "eager"])
+@in_each("precision", ["fp32", "bf16"])
+@in_each("preset", [None, "tiny"])
 def test_the_memory_estimate_counts_what_autograd_keeps(attention, precision, preset):
     spec = CellSpec(
         model_size="s", d_model=64, d_ff=256, num_layers=3, num_heads=4, vocab=50, context_length=64, batch_size=2,

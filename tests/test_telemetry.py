@@ -245,7 +245,7 @@ def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):
     assert power.devices_of(result_on()) == []  # an unknown identity must not open every GPU
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("result", "drivers", "reason"),
     [
         (lambda: result_on("GPU-other"), {}, "nvidia-ml-py lists other GPUs than those that take part"),
@@ -435,9 +435,7 @@ def test_nvml_is_read_in_si_units(monkeypatch):
     assert reading.energy_joules is None  # not supported is not zero
 
 
-@pytest.mark.parametrize(
-    ("mig", "seen"), [({}, 1), ({"nvmlDeviceGetMigMode": [0, 0]}, 1), ({"nvmlDeviceGetMigMode": [1, 1]}, 0)]
-)
+@in_each(("mig", "seen"), [({}, 1), ({"nvmlDeviceGetMigMode": [0, 0]}, 1), ({"nvmlDeviceGetMigMode": [1, 1]}, 0)])
 def test_processes_on_other_instances_of_a_divided_gpu_are_not_other_work(monkeypatch, mig, seen):
     present = [SimpleNamespace(pid=77, usedGpuMemory=None)]
     monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetComputeRunningProcesses=present, **mig))

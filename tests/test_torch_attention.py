@@ -7,6 +7,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 import torch
 from architectures import completed, tiny
+from each import in_each
 from test_torch_engine import EIGHT_H100, spec_of
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -61,7 +62,7 @@ def flash_attn(monkeypatch):
 
 
 @pytest.mark.usefixtures("flash_attn")
-@pytest.mark.parametrize("kind", ["qwen", "mistral", *(kind for kind in FAMILIES if kind not in NOT_IN_FLASH_ATTN)])
+@in_each("kind", ["qwen", "mistral", *(kind for kind in FAMILIES if kind not in NOT_IN_FLASH_ATTN)])
 def test_flash_attn_computes_the_attention_of_every_architecture(kind):
     preset = presets.find_preset(kind, "tiny") if kind in MODELS else tiny(kind)
     losses = []
@@ -121,7 +122,7 @@ def test_a_training_step_never_waits_for_the_device(model, attention):
     assert not WAITS & set(operations.names)
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss", "llama4_text"])
+@in_each("kind", ["gemma2", "gpt_oss", "llama4_text"])
 def test_a_mask_of_each_kind_of_layer_is_built_once(kind):
     network = LanguageModel(tiny(kind))
     first, second = (network._mask(torch.zeros(2, 100, dtype=torch.long)) for _ in range(2))
@@ -255,7 +256,7 @@ def test_the_recorded_kernel_is_the_one_that_torch_chooses(allowed):
     assert chosen == {SDPBackend.MATH: "math", SDPBackend.FLASH_ATTENTION: "flash"}[allowed]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("model", "precision", "complaint"),
     [
         ("llama", "fp32", "--attention flash: not with --precision fp32; it needs bf16, fp16 or fp8"),

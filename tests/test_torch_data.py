@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from each import in_each
+
 from tensorprimat.engines.torch.data import CIRCLE, FOLLOWS, StepBatches, TokenStream, loader
 
 PINNED = {
@@ -32,7 +34,7 @@ def test_seeds_and_sequences_differ():
     assert first.sequence(0, 100).tolist() != first.sequence(1, 100).tolist()
 
 
-@pytest.mark.parametrize("vocabulary_size", [2, 3, 7, 8, 9, 1000])
+@in_each("vocabulary_size", [2, 3, 7, 8, 9, 1000])
 def test_every_token_is_one_of_the_vocabulary(vocabulary_size):
     stream = TokenStream(vocabulary_size=vocabulary_size, seed=1)
     tokens = np.concatenate([stream.sequence(number, 500) for number in range(20)])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each import in_each
 from test_torch_engine import MODULE, Run, spec_of
 
 from tensorprimat.engines.torch import engine as torch_engine
@@ -137,7 +138,7 @@ def test_ranks_that_srun_starts_find_each_other(tmp_path):
     check_two_ranks(runs[0].result, printed)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("variables", "own"),
     [
         ({}, False),
@@ -179,7 +180,7 @@ def test_out_of_memory_is_reported_in_one_line_with_configuration_and_remedies(t
 
 
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize(("number", "processes"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
+@in_each(("number", "processes"), [(signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGTERM, 1)])
 def test_a_signal_leaves_the_measurements_and_no_traceback(tmp_path, number, processes):
     run = Run(tmp_path, spec_of(steps=100_000, num_gpus=processes))
     run.wait_for_step()
@@ -207,7 +208,7 @@ def test_a_rank_that_dies_ends_the_other(tmp_path):
     assert time.monotonic() - began < 45
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("content", "message"),
     [
         ("", "Invalid JSON"),

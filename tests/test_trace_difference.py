@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from chrome_traces import ADAM, ChromeTrace, training
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
@@ -48,7 +49,7 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kernel", "expected"), PLANTED.items())
+@in_each(("kernel", "expected"), PLANTED.items())
 def test_a_planted_class_is_named_first_with_its_seconds(tmp_path, kernel, expected):
     name = "copy_kernel" if kernel == "Memcpy" else kernel
     found = difference(training(), training(extra={name: 700}), tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from chrome_traces import ADAM, BACKWARD, GEMM, ChromeTrace, training
+from each import in_each
 
 from tensorprimat.models.presets import find_preset
 from tensorprimat.traces.ledger import Ledger
@@ -49,7 +50,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("code", PLANTED)
+@in_each("code", PLANTED)
 def test_a_planted_pattern_is_the_one_that_is_said(tmp_path, code):
     made = step_of(*PLANTED[code])
     for one in made.events:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from chrome_traces import GEMM, training
+from each import in_each
 
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.traces.ledger import Ledger
@@ -100,7 +101,7 @@ def shown(found: Ledger) -> dict[str, float]:
     return {name: round(1e6 * seconds, 3) for name, seconds in found.classes.items()}
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@in_each("name", WRITERS)
 def test_every_format_gives_the_same_ledger(tmp_path, name):
     WRITERS[name](tmp_path / name)
     found = ledger_at(tmp_path / name)

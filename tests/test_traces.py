@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from chrome_traces import ADAM, BACKWARD, GEMM, ChromeTrace, training
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
@@ -135,7 +136,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize(("name", "expected"), KERNELS.items())
+@in_each(("name", "expected"), KERNELS.items())
 def test_a_kernel_of_each_library_has_its_class(tmp_path, name, expected):
     made = ChromeTrace()
     made.mark(0, 0, 1000)
@@ -173,7 +174,7 @@ def test_an_operator_of_the_forward_pass_inside_of_the_backward_pass_is_recomput
     assert (shown["products_bf16"], shown["recomputed_products"]) == (0.2, 0.1)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("name", "recomputed", "attention"),
     [("bf16_a", 0, 0), ("bf16_recomputed", 48, 8), ("fp8", 0, 0), ("fp8_recomputed", 48, 8)],
 )
@@ -233,7 +234,7 @@ def bad(kind: str, path: Path) -> None:
         path.write_text('{"tokens_per_second": 3}' if kind == "other program" else "iteration 5 | 300 ms")
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("kind", "says"),
     [
         ("lost", "5 of 68 launches have no kernel"), ("no gpu", "no work of a GPU"), ("no steps", "no steps"),

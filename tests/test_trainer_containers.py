@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from each import in_each
 from test_metrics_table import as_csv
 from test_wandb_run import run_file
 
@@ -167,7 +168,7 @@ def test_axolotls_rate_per_gpu_that_counts_all_gpus_is_none_of_one_gpu(
     assert figures.tokens_per_second_per_gpu in (None, pytest.approx(TOKENS / SECONDS / GPUS, rel=0.1))
 
 
-@pytest.mark.parametrize(
+@in_each(
     "name",
     ["console.log", "history.json", "history.jsonl", "history_epoch_seconds.json", "trainer_state.json",
      "wandb_export.csv", "wandb_not_resumed_with_summary.csv"],

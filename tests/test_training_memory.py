@@ -71,8 +71,8 @@ def kept_by_autograd(monkeypatch, model, **changes):
     return autograd_memory.total_bytes(kept)
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
-@pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
+@in_each("model", ["llama", "qwen", "mistral"])
+@in_each("recompute", ["none", "every second layer", "full"])
 def test_estimated_activations_equal_the_bytes_that_autograd_keeps(monkeypatch, model, recompute):
     counted = kept_by_autograd(monkeypatch, model, recompute=recompute)
     estimated = training_memory.estimate(spec(model=model, sequence_length=LENGTH, recompute=recompute))
@@ -167,8 +167,8 @@ def test_a_compiled_layer_keeps_what_its_partitioned_graph_hands_to_backward(aut
     assert 2 * 64 * of_token + casts == pytest.approx(counted, rel=0.1)
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen", "mistral"])
-@pytest.mark.parametrize("tokens", [1024, 8192])
+@in_each("model", ["llama", "qwen", "mistral"])
+@in_each("tokens", [1024, 8192])
 def test_the_loss_needs_the_estimated_workspace(monkeypatch, model, tokens):
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
     shape = presets.find_preset(model, "full").shape
@@ -182,8 +182,8 @@ def test_the_loss_needs_the_estimated_workspace(monkeypatch, model, tokens):
     assert estimated == pytest.approx(counted.peak_bytes, rel=0.1)
 
 
-@pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
-@pytest.mark.parametrize("precision", [{}, {"master_weights": "fp32"}, {"precision": "fp16"}], ids=str)
+@in_each("recompute", ["none", "every second layer", "full"])
+@in_each("precision", [{}, {"master_weights": "fp32"}, {"precision": "fp16"}])
 def test_a_micro_batch_needs_the_estimated_activations_and_workspace(monkeypatch, recompute, precision):
     """Autocast, which casts float32 weights, keeps the casts until the step ends."""
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
@@ -204,8 +204,8 @@ def test_a_micro_batch_needs_the_estimated_activations_and_workspace(monkeypatch
     assert estimated == pytest.approx(counted.peak_bytes, rel=0.1)
 
 
-@pytest.mark.parametrize("layers", [2, 8])
-@pytest.mark.parametrize("recompute", ["none", "every second layer", "full"])
+@in_each("layers", [2, 8])
+@in_each("recompute", ["none", "every second layer", "full"])
 def test_the_only_micro_batch_of_a_step_frees_activations_before_it_stores_gradients(monkeypatch, recompute, layers):
     monkeypatch.setitem(cross_entropy.LOGITS_PER_CHUNK, "cpu", cross_entropy.LOGITS_PER_CHUNK["cuda"])
     preset = without_window("llama", num_layers=layers)

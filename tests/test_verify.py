@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from each import in_each
 from test_store import result
 
 from tensorprimat.cli import main
@@ -115,7 +116,7 @@ def test_a_log_that_was_moved_and_renamed_is_found_by_its_hash(folder, capsys):
     assert (code, ("missing", of_log(folder).name) in found) == (1, True)
 
 
-@pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, "nan", [], None])
+@in_each("value", [10**400, -(10**400), 1e308, "nan", [], None])
 def test_a_figure_that_is_missing_too_large_or_of_another_kind_differs(folder, capsys, value):
     path = of_log(folder)
     document = json.loads(path.read_text())
