@@ -232,7 +232,7 @@ def test_a_line_break_in_a_name_does_not_break_the_line_of_an_error(
     assert "train.log/a b" in refused(line, "train.log/a\nb", capsys)
 
 
-@in_each("path", [*TO_READ.values(), "a\0b"])
+@pytest.mark.parametrize("path", [*TO_READ.values(), "a\0b"])
 @pytest.mark.usefixtures("own")
 def test_a_log_is_extracted_although_another_named_path_cannot_be_read(
     path: str, capsys: pytest.CaptureFixture[str]
@@ -271,7 +271,7 @@ def test_other_files_are_read_although_one_lacks_the_permission(capsys: pytest.C
 
 
 @pytest.mark.usefixtures("own")
-@in_each("line", WRITING)
+@pytest.mark.parametrize("line", WRITING)
 def test_a_folder_without_permission_to_write_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("closed").mkdir(0o555)
     run = main_without_rights
