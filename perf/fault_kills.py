@@ -80,7 +80,7 @@ def prepare(place: Path) -> None:
     (place / "rank.py").write_text(RANK)
     for number, machine in enumerate(("h100", "mi300x") * 2):
         store.write(plausible.result(machine, runs=2, steps=200), place / "results" / f"{number}.json")
-    row = fuzz_readers.MEGATRON
+    row = fuzz_readers.ROWS["megatron"][2].removeprefix("\x1b[32m")
     for number in range(450):
         (place / "logs" / f"{number}.log").write_text("\n".join(row.format(index) for index in range(1, 9)))
     lines = "\n".join(row.format(index) for index in range(1, 10_000)) + "\n"

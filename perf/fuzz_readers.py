@@ -28,214 +28,26 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import tomllib
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
 
 HANG_SECONDS = 10  # a reader takes milliseconds for a file of a few kilobytes
 MOST_MEGABYTES = 2048
 LONGEST_INPUT = 8192  # bytes; the smallest workbook has six thousand
 
-MEGATRON = (
-    "[20260116 07:32:0{0}][rank-7/8][INFO ] [---trainer.py:2560] : iteration {0:8d}/    5000 |"
-    " consumed samples: {0}28 | elapsed time per iteration (ms): 270{0}.3/2712.7 |"
-    " compute per GPU (TFLOP/s/GPU): 615.5 (avg 600.1)  | tokens/s/GPU inst/harmonic mean: 11941.8/1.0 |"
-    " global batch size:   128 | lm loss: 1.15E+01 | grad norm: 1.2 |"
-    " hip mem usage/free/total/usage_ratio: 227.35GB/28.63GB/255.98GB/88.81%"
-)
-CONFIGURATION = "  seq_length ............... 8192\n  num_layers: ${{LAYERS:32}}\n"
-BRIDGE = "Step Time : 4.1{0}s GPU utilization: 1253.0MODEL_TFLOP/s/GPU"
-MLLOG = ':::MLLOG {{{{"time_ms": 170000000{0}000, "key": "{1}", "value": {2}, "metadata": {{{{"step": {0}}}}}}}}}'
-
+TABLES = [
+    tomllib.loads((ROOT / f"tensorprimat/data/{name}.toml").read_text("utf-8")) for name in ("formats", "dialects")
+]
 ROWS: Mapping[str, Sequence[str]] = {
-    "megatron": (CONFIGURATION + MEGATRON, BRIDGE, MEGATRON.replace("[20260116", "\x1b[32m[20260116")),
-    "nemo": (
-        "Training epoch 0, iteration {0}/99 | lr: 3e-07 | reduced_train_loss: 6.4 | train_step_timing in s: 1.{0}0 |"
-        " global_batch_size: 8 | max_memory_reserved: 127785762816 | consumed_samples: {0}6",
-        "[NeMo I 2026-01-05 08:00:0{0} perf_metrics_utils:42] train_step_timing in s: [9.{0}8, 7.1{0}, nan, 7.13]",
-    ),
-    "torchtitan": (
-        "[titan] 2026-01-05 08:01:0{0},500 - root - INFO - \x1b[31mstep: {0:2}  loss:  7.1  memory: 38.50GiB(48.67%)"
-        "  tps: 1,00{0}  tflops: 1,000.13  mfu: N/A\x1b[39m",
-    ),
-    "maxtext": (
-        "completed step: {0}, seconds: 5.40{0}, TFLOP/s/device: 141.5, Tokens/s/device: 9098.1, loss: 11.3",
-        "Config param max_target_length: 2048\nper train step: step {0}",
-    ),
-    "huggingface": (
-        "{{'loss': '2.5', 'grad_norm': 1.0, 'learning_rate': 1e-05, 'global_step/max_steps': '{0}/99'}}",
-        "\r {0}0%|###   | {0}/40 [00:0{0}<01:00,  1.2s/it]{{'loss': 1.2, 'epoch': 0.5, 'train_runtime': 9.{0}}}",
-        "{{'train_runtime': 836.4, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005}}",
-        '{{"loss": 1.5, "train_speed(s/it)": 1.25, "global_step/max_steps": "{0}/100", "elapsed_time": "{0}m 3s"}}',
-    ),
-    "nanogpt": (
-        "iter {0}: loss 4.2082, time 143{0}.27ms, mfu 1.01%",
-        "step {0:05d}/16704 (0.06%) | loss: 2.8 | lrm: 1.00 | dt: 64{0}.81ms | tok/sec: 808,077 | mfu: 50.51",
-        "step:{0}/1670 train_loss:3.2 train_time:{0}849ms step_avg:141.57ms",
-        "step {0}/18865 | loss 3.2 (+1.2z)| norm 1.0 | lr 6e-04 | 354.65 ms | 58.1% bf16 MFU | 1478276 tok/s",
-    ),
-    "olmo": (
-        "2026-01-05 08:00:00.9 INFO [step={0}/99,epoch=0]\n    train/CrossEntropyLoss=2.9\n"
-        "    throughput/device/tokens_per_second=105,37{0}",
-    ),
-    "deepspeed": (
-        "[2026-01-05 08:01:0{0},250] [INFO] [timer.py:199:stop] epoch=0/micro_step={0}/global_step={0},"
-        " RunningAvgSamplesPerSec=9.9, CurrSamplesPerSec=171.{0}, MemAllocated=3.5GB, MaxMemAllocated=20.25GB",
-        "steps: {0} loss: 12.8 iter time (s): 145.2{0} samples/sec: 7.052",
-        "|E2E latency=3.7{0}s |Gather latency=0.1s |CurSamplesPerSec=10.9 |AvgSamplesPerSec=10.92",
-    ),
-    "litgpt": (
-        "Epoch 1 | iter {0} step {0} | loss train: 9.1, val: n/a | iter time: 50{0}.40 ms (step) remaining time: 0:12",
-        "{{'devices': 4, 'train': TrainArgs(global_batch_size=16, micro_batch_size=4, max_seq_length=1024)}}",
-    ),
-    "xtuner": (
-        "[XTuner][RANK {0}][2026-01-05 08:00:0{0}][INFO] Epoch 1 Step {0}/100 data_time: 0.0{0}1 lr: 6.0e-05 "
-        "time: 0.5{0}2 text_tokens: 4054.0 reduced_consumed_tokens: {0}054 reduced_llm_loss: 9.1 grad_norm: 1.5 "
-        "max_memory: 5.36 GB reserved_memory: 7.05 GB tgs: 8000.{0} e2e_tgs: 7900.0 est_global_batch_tokens: 4054.0 ",
-        "[XTuner][2026-01-05 08:00:00][INFO] grad_accumulation_steps: {0}",
-    ),
-    "lightning": (
-        "epoch,step,train/time,train_loss,train_step_timing in s\n0,{0},{0}.5,9.1,0.5",
-        "Epoch 0:  50%|#####     | {0}/10 [00:0{0}<00:05,  2.00it/s, loss=1.2]",
-    ),
-    "mlperf": (
-        MLLOG.format("{0}", "tracked_stats", '{{"train_step_time": 0.5, "reduced_train_loss": 9.1}}'),
-        MLLOG.format("{0}", "tracked_stats", '{{"throughput": 30.15}}'),
-        MLLOG.format("{0}", "run_start", "null"),
-        MLLOG.format("{0}", "global_batch_size", "16"),
-    ),
-    "automodel": (
-        "2026-01-05 08:00:0{0} | INFO | root | step {0} | epoch 0 | loss 2.31 | grad_norm 1.2 | lr 1.00e-05 | mem 40.20"
-        " GiB | tps 13107{0}.00(16384.00/gpu) | num_label_tokens 99",
-        'tp_size: 2\n[val] name "a" | step {0} | epoch 0 | loss 2.2\nstep {0} | epoch 0 | loss 2.1 | time 1.2{0}s',
-    ),
-    "nanotron": (
-        "iteration: {0} / 50 | consumed_tokens: {0}.19M | time_per_iteration_ms: 2.0{0}K | tokens_per_sec: 524K |"
-        " tokens_per_sec_per_gpu: 65.5K | global_batch_size: 1.05M | lm_loss: 10.9 | model_tflops_per_gpu: 420",
-        "tokens=TokensArgs(sequence_length=4096, micro_batch_size={0}),\niteration: {0} / 9 | tokens_per_sec: 1.5E+05 |"
-        " elapsed_time_per_iteration_ms: 20{0}.5",
-    ),
-    "lingua": (
-        "0: INFO    26-01-05 18:46:5{0}.5 - 0:00:0{0} - step: {0}  acc: 0  loss:  9.1234  grad: 1.06e+01  "
-        "flops: 1.97e+14  wps: 1.8{0}e+04  iter:  0.89  data: 0.001  lr: 6.00e-07  mem: 59%  pow: 392.9 W",
-        "Running on dp size : {0}",
-    ),
-    "picotron": (
-        "[default0]:[rank 0] Step: {0}     | Loss: 9.1234 | Global batch size: 524.29K | Tokens/s: 499.3{0}K | "
-        "Tokens/s/GPU:  62.42K | Tokens: {0}.52M | MFU: 42.45% | Memory usage:  60.10GB",
-        "[rank 0] Step: {0}, Loss: 9.1234, Global batch size: 1.05M, Tokens/s: 998.6{0}K, Tokens/s/GPU: 124.83K, "
-        "Tokens: {0}.05M/10.00B, Memory usage: 23.45GB",
-    ),
-    "internevo": (
-        "2026-01-05T08:00:0{0}.225+08:00 INFO - pid=6794 : tflops=181.5 step={0} loss=9.12 tgs (tokens/gpu/second)="
-        "409{0}.25 tgs/last_tgs_1=99.0 lr=4e-07 grad_norm={{'0_default': 6.5}} micro_num=4 num_consumed_tokens={0}000 ",
-        "tflops=189.65,step={0},loss=10.149,tgs (tokens/gpu/second)=427{0}.52,lr=1.2e-06,num_consumed_tokens={0}72,\n"
-        "-- Distributed environment is initialized, data parallel size: 4, pipeline parallel size: 1, tensor parallel "
-        "size: 2",
-    ),
-    "paddle": (
-        "[2026-01-05 08:00:0{0},139] [    INFO] - loss: 9.12340117, learning_rate: 4.583e-05, global_step: {0}, "
-        "max_memory_reserved: 16.5, interval_runtime: 2.0{0}48, interval_tokens_per_second_per_device: 8000.5, "
-        "interval_steps_per_second: 0.4878, progress_or_epoch: 0.01",
-        "loss: 3.25, learning_rate: 2e-05, global_step: {0}0, interval_runtime: 2.2{0}, interval_samples_per_second: "
-        "3.5, interval_steps_per_second: 4.4{0}, epoch: 0.02\n[2026-01-05 08:00:01,006] [    INFO] - ***** Running "
-        "Evaluation *****\n -   Total train batch size (w. parallel, distributed & accumulation) = 8",
-    ),
-    "mindformers": (
-        "2026-01-05 08:00:0{0},308 - INFO - {{ Epoch:[  1/  2], step:[    {0}/   19], loss: 10.633, per_step_time: "
-        "175{0}ms, lr: 1e-05, overflow cond: False, loss_scale: 1.0, global_norm: [10.5], train_throughput_per_npu: "
-        "170.738T\n - INFO -    0.6% |██  | 0.5710{0} samples/s/p  0:12:34 }}",
-        "{{ Epoch:[  {0}/  2], step:[    1/    1], loss:[ 9.123/ 9.456], per_step_time: 200{0}ms, lr: [1.e-05], "
-        "overflow cond: False\nglobal_batch_size = per_batch_size * data_parallel = 4 * 8 = 3{0}",
-    ),
-    "composer": (
-        "[batch={0}/50]:\n\t Train time/token: {0}000\n\t Train throughput/device/tokens_per_sec: 3276{0}.0\n"
-        "\t Train time/secs_per_step: 2.{0}",
-        "[epoch={0}][batch={0}/9]:\n\t Train throughput/tokens_per_sec: 99{0}.5\nmax_seq_len: 2048",
-    ),
-    "torchtune": (
-        "Step {0} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:1638{0}.5 peak_memory_alloc:20.25 grad_norm:1.5 ",
-        "Step {0} | loss:tensor(1.{0}, device='cuda:0') tokens_per_second_per_gpu:np.float64(99.5) ",
-    ),
-    "verl": (
-        "(TaskRunner pid=71) step:{0} - actor/pg_loss:np.float64(-0.2) - timing_s/gen:1.5 - perf/time_per_step:2{0}.5 -"
-        " perf/total_num_tokens:100000 - perf/throughput:408.1",
-        "step:{0} - train/loss:2.5 - train/lr(1e-3):0.02 - train/time(s):1.2{0}",
-    ),
-    "slime": (
-        "train_metric_utils.py:47 - perf {0}: {{'perf/train_time': 1.5, 'perf/step_time': 3.{0}, "
-        "'perf/wait_time_ratio': 0}}",
-    ),
-    "tinygrad": ("    {0} 4.3{0} s run, 11.8750 loss, 0.000000000002 LR, 1454.57 GB used, 401488.40 GFLOPS",),
-    "colossalai": (
-        "INFO     colossalai - INFO: [{0}/20] Loss:10.4{0}, Step time: 22.8{0}s, TFLOPS: 33.412, FWD time: 5.1s",
-        "INFO     colossalai - colossalai - INFO: Step time: 2{0}.885  ",
-        "Throughput: 3.{0}9 samples/sec, TFLOPS per GPU by Megatron: 175.25, TFLOPS per GPU: 163.0{0}",
-    ),
-    "levanter": (
-        "INFO :: Progress on:train {0}.00it/9.00kit rate:76.8s/it remaining:10:00 elapsed:0{0}:30 postfix:loss=9.{0}",
-        "Progress on:train {0}.99kit/10.0kit rate:1,204.8it/s remaining:? elapsed:{0}:31:40 postfix:loss=nan",
-    ),
-    "nemo_rl": (
-        "========== Epoch 1/2 ==========\n========== Step {0}/99 ==========\n  • Loss: 0.25\n"
-        "  • Total step time: 2.0{0}s\n    - E2E (Tokens/sec/gpu): 4096.00",
-    ),
-    "fairseq": (
-        "2026-01-05 08:00:0{0} | INFO | train_inner | epoch 001:   {0}00 / 160368 loss=9.123, wps=13943{0}, "
-        "ups=2.13, wpb=65536, bsz=128, num_updates={0}00, lr=2.8e-05, gnorm=3.23, train_wall=46, wall=10{0}",
-        '2026-01-05 08:00:0{0} | INFO | train_inner | {{"epoch": 1, "update": 0.1, "loss": "9.1", "wps": "13943{0}", '
-        '"ups": "2.1", "wpb": "65536", "bsz": "128", "num_updates": "{0}00", "lr": "2.8e-05", "wall": "10{0}"}}\n'
-        "2026-01-05 08:00:00 | INFO | fairseq_cli.train | training on {0} devices (GPUs/TPUs)",
-    ),
-    "fms_fsdp": (
-        "step: {0}00\nloss: 2.5\nLR: 0.0003\ntokens seen: 4{0}0000\ngradient norm: 0.5\nreserved memory: 7{0}0000000\n"
-        "current step time: 4.5{0}\ncurrent token per gpu per sec: 728{0}",
-        "step: {0}0\nloss: 2.5\nallocated memory: 4{0}.50 GiB\ncurrent step time: 0.5{0}\nCheckpoint saved in out",
-    ),
-    "neuronx": (
-        "step {0} step_time 24{0}.819584608078s throughput 4.018679872757218 seq/s step loss 13.4{0} grad norm None",
-        "LOG Mon Jan  5 08:00:0{0} 2026 - (0, {0}) step_loss : 10.4{0}00 learning_rate : 1.00e-05 throughput : 12{0}.25"
-        " seq/s grad-norm : 2.1",
-    ),
-    "aws": (
-        "0: 2026-01-05 08:00:0{0} I [train.py:103] Batch {0} Loss: 7.06632, Speed: 9.4{0} samples/sec, lr: 0.000010",
-        "Batch {0} Loss: 7.1, Speed: 9.4{0} samples/sec, Tokens/s: 771{0}, TFLOPS/GPU: 28.6, MFU: 0.029, lr: 0.000010",
-    ),
-    "t5x": (
-        "I0105 08:00:0{0}.250000 139812 logging_writer.py:48] [{0}0] collection=train accuracy=0.25, "
-        "loss_per_all_target_tokens=9.{0}, timing/seconds=20.{0}, timing/steps_per_second=0.4{0}, "
-        "timing/target_tokens_per_second=64000.{0}, timing/target_tokens_per_second_per_core=8000.0",
-    ),
-    "mlx": (
-        "Iter {0}: Train loss 2.5{0}, Learning Rate 1.0e-05, It/sec 2.0, Tokens/sec 8192.0, Trained Tokens 40{0}, "
-        "Peak mem 12.3 GB",
-        "    {0}    2.5{0}0 ▼    8,192    4{0}.0k",
-    ),
-    "metrics": (
-        '{{"_step": {0}, "_runtime": 3{0}.5, "train/loss": 2.5, "step_time_ms": 12{0}.5}}',
-        "step,epoch,step_time,tokens_per_sec,loss\n{0},0,0.2{0},99.5,2.5",
-        "step;step_time;tokens_per_sec;loss\n{0};0,2{0};15.{0}45;2,5",
-        '{{"step": {0}, "loss": 2.5, "tps": 131.5, "num_tokens_per_step": 26{0}, "mem": 4{0}.5}}',
-        '10:00:0{0} INFO :: {{"tracker": "json_logger", "event": "log", "step": {0}, "metrics": '
-        '{{"throughput/duration": 0.2{0}, "train/loss": 2.5}}}}',
-    ),
-    "mlflow": ("170000000{0}500 {0}.25e-3 {0}",),
-    "madengine": (
-        "model,n_gpus,nnodes,training_precision,machine_name,gpu_architecture,performance,metric,status\n"
-        "llama_{0},8,1,bf16,node,gfx942,12{0}.5,tokens/s/gpu,SUCCESS",
-        "model,performance,metric,precision,device\nLlama-3.1-8B,12{0}.5,tok_per_s_per_gpu,BF16,MI300X\n"
-        "Llama-3.1-8B,41{0}.5,TFLOPS_per_gpu,BF16,MI300X\nLlama-3.1-8B,8{0},GPU_memory_usage,BF16,MI300X",
-    ),
-    "loop": (
-        "step {0:5d}/500 | loss 9.{0:02} | lr 1.00e-04 | step time 20{0:02}.0 ms | tok/s 65,5{0:02}",
-        "Step [{0}/500] Loss: 9.{0:02} (0.5{0:02} s/step) 15.{0}k tokens/s",
-    ),
-    "timestamps": (
-        "2026-01-05 08:0{0}:00,123 INFO step {0}/99 loss 2.{0} lr 1e-05",
-        "0{0}/11/2026, 11:5{0}:00 PM step {0}/99 loss 2.{0}",
-        "1{0}.11.2026 08:0{0}:00 step {0}/99 loss 2.{0}",
-        "I0116 07:3{0}:24.123456 9 a.py:9] global_step={0} train loss: 2.5{0}\nrunning validation",
-    ),
+    name: [sample["text"] for sample in format["samples"]]
+    for table in TABLES
+    for name, format in table.items()
+    if "samples" in format
 }
+"""Rows of every text format, from its table: the package is imported only where atheris can follow it."""
 """Reader → rows of its formats, with a place for the number of the step."""
 DOCUMENTS: Mapping[str, Sequence[bytes]] = {
     "huggingface": (

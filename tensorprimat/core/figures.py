@@ -20,7 +20,7 @@ MEASURED_ROWS, ALL_ROWS = "mean over the measured steps", "highest of all logged
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """What is said about one figure, wherever it is shown."""
+    """Description of one figure, the same wherever it is shown."""
 
     name: str
     title: str

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tensorprimat.core import data_rows
 from tensorprimat.core.units import GIB
+from tensorprimat.logs.format import Sample, samples_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,7 @@ class Dialect:
     """Warnings that hold for every log of the framework."""
     notes_if: tuple[tuple[str, str], ...] = ()
     """Text on or between the rows → warning."""
+    samples: tuple[Sample, ...] = ()
 
 
 _UNITS = {"GiB": float(GIB), "bits": log(2)}  # a loss in base 2, in the base e of all others
@@ -136,7 +138,8 @@ def _tuples(value: Any) -> Any:
 def _dialect(name: str, table: Mapping[str, Any]) -> Dialect:
     names = ("numbers", "settings", "reported")
     numbers = {field: tuple(_number(*row) for row in table.get(field, ())) for field in names}
-    return Dialect(name=name, **{field: _tuples(value) for field, value in table.items()} | numbers)
+    stated = {field: _tuples(value) for field, value in table.items()}
+    return Dialect(name=name, **stated | numbers | {"samples": samples_of(table)})
 
 
 DIALECTS = tuple(_dialect(name, table) for name, table in data_rows.read_data("dialects").items())

@@ -7,7 +7,7 @@ never fills in a default and never looks at the file's name. `logs.read` combine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -79,6 +79,28 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Rows as a format writes them, of this project's own, and what its reader must make of them."""
+
+    text: str
+    """One row, or the lines that make one, with `{0}` for its number."""
+    gives: Mapping[str, float | str] = field(default_factory=dict)
+    """Columns of the step of the last row, and fields of TrainingConfig; without `index` there is no step."""
+
+    def log(self) -> str:
+        """Return a log of these rows."""
+        return "".join(f"{self.text.format(number)}\n" for number in range(1, ROWS_OF_SAMPLE + 1))
+
+
+ROWS_OF_SAMPLE = 8
+
+
+def samples_of(table: Mapping[str, Any]) -> tuple[Sample, ...]:
+    """Return the samples in a format's table."""
+    return tuple(Sample(**one) for one in table.get("samples", ()))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Format:
     """One row of FORMATS."""
 
@@ -115,3 +137,5 @@ class Format:
     """Expression of the first line of a row that the reader places on the last of its lines."""
     last_resort: bool = False
     """True if the format is tried only where no other format finds anything in the whole file."""
+    samples: tuple[Sample, ...] = ()
+    """Rows that the reader is tested with, and from which its fuzzing begins; () for a format that is not text."""
