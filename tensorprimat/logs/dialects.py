@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tensorprimat.core import data_rows
 from tensorprimat.core.units import GIB
-from tensorprimat.logs.format import Sample, samples_of
+from tensorprimat.logs.format import Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,8 @@ def _dialect(name: str, table: Mapping[str, Any]) -> Dialect:
     names = ("numbers", "settings", "reported")
     numbers = {field: tuple(_number(*row) for row in table.get(field, ())) for field in names}
     stated = {field: _tuples(value) for field, value in table.items()}
-    return Dialect(name=name, **stated | numbers | {"samples": samples_of(table)})
+    samples = tuple(Sample(**one) for one in table.get("samples", ()))
+    return Dialect(name=name, **stated | numbers | {"samples": samples})
 
 
 DIALECTS = tuple(_dialect(name, table) for name, table in data_rows.read_data("dialects").items())

@@ -95,11 +95,6 @@ class Sample:
 ROWS_OF_SAMPLE = 8
 
 
-def samples_of(table: Mapping[str, Any]) -> tuple[Sample, ...]:
-    """Return the samples in a format's table."""
-    return tuple(Sample(**one) for one in table.get("samples", ()))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """One row of FORMATS."""

@@ -18,7 +18,7 @@ from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.logs import files
 from tensorprimat.logs.dialects import DIALECTS, Dialect
-from tensorprimat.logs.format import Format, samples_of
+from tensorprimat.logs.format import Format, Sample
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of, without_controls
 
 
@@ -43,7 +43,7 @@ def _format(name: str, table: Mapping[str, Any]) -> Format:
         field: _bytes(value) if field in IN_BYTES else tuple(value) if isinstance(value, list) else value
         for field, value in table.items()
     }
-    stated["samples"] = samples_of(table)
+    stated["samples"] = tuple(Sample(**one) for one in table.get("samples", ()))
     module = stated.pop("module", name)
     if stated.pop("holds_runs", False):
         stated["runs"] = _late(module, "runs")

@@ -27,7 +27,7 @@ from tensorprimat.reports import efficiency, facts, forest, formatting, money, n
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, all_comparable, looks_of, metric_panels, panels
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
-from tensorprimat.system.safe_text import LONGEST_NOTE, LONGEST_TEXT, one_line
+from tensorprimat.system.safe_text import LONGEST_NOTE, one_line, page_text
 
 _HERE = Path(__file__).parent
 SCRIPTS = ("report_plot.js", "report.js")
@@ -100,22 +100,15 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_harmless,
+        finalize=page_text,
     )
     environment.filters["note"] = _note
     return environment
 
 
-def _harmless(value: Any, longest: int = LONGEST_TEXT) -> Any:
-    """Return text that is safe to print: visible characters on one line, a number and its % kept together."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    return one_line(value, longest=longest).replace(" %", "\N{NO-BREAK SPACE}%")
-
-
 def _note(value: str) -> Markup:
     """Return the note of a table, harmless and escaped; it may be longer than other texts."""
-    return escape(_harmless(value, LONGEST_NOTE))
+    return escape(page_text(value, LONGEST_NOTE))
 
 
 def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle], said: set[str]) -> dict[str, Any]:

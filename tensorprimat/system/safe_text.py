@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
 LONGEST_TEXT = 500  # characters; nothing that names a device, a model or a file needs more
 LONGEST_NOTE = 8_000  # characters of a note of this program, which contains names and remarks of every side
@@ -86,6 +87,17 @@ def markdown(text: object, *, longest: int = LONGEST_TEXT) -> str:
     line = _MARKDOWN_BLOCK.sub(r"\1\\\2", line)
     line = line.replace("://", r"\://").replace("www.", r"www\.")
     return _MARKDOWN_REFERENCE.sub("\\1&#8203;", line)
+
+
+def page_text(value: Any, longest: int = LONGEST_TEXT) -> Any:
+    """Return a text for jinja2 to escape, with a number and its % kept together; markup and other values as they are.
+
+    >>> page_text("2 %\\n"), page_text(2)
+    ('2\xa0%', 2)
+    """
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return one_line(value, longest=longest).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def csv_cell(text: object) -> str:
