@@ -85,6 +85,9 @@ def test_a_step_time_follows_from_the_work_of_a_step_and_a_rate_and_says_so():
     assert (figures.avg_step_time_seconds, figures.steps_per_second) == (2.0, 0.5)
     assert (figures.std_step_time_seconds, figures.measured_time_seconds) == (None, None)
     assert "step_time_derived" in [one.code for one in derived.remarks]
+    times = summarise(result([one.changed(seconds=2.0) for one in rows]))
+    assert (times.performance_metrics.basis, times.performance_metrics.avg_step_time_seconds) == ("reported_rates", 2.0)
+    assert "step_time_derived" not in [one.code for one in times.remarks]
 
 
 def test_batch_times_length_and_a_rate_of_tokens_give_no_step_time_because_the_rate_may_leave_padding_out():

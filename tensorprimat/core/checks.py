@@ -78,7 +78,8 @@ def _unknown_figures(result: Result) -> list[Notice]:
             found.append(Notice("rate_unknown", "tokens_per_second", missing=missing, remedies=missing))
     elif performance.tokens_per_second_per_gpu is None and config.num_gpus is None:
         found.append(Notice("gpus_unknown", "tokens_per_second_per_gpu"))
-    if performance.basis == "reported_rates" and performance.avg_step_time_seconds is not None:
+    is_derived = performance.basis == "reported_rates" and performance.measured_time_seconds is None
+    if is_derived and performance.avg_step_time_seconds is not None:
         found.append(Notice("step_time_derived", "step_time"))
     if result.provenance.engine == LOGS and (config.sequence_length or MOST_IMPROBABLE) < MOST_IMPROBABLE:
         found.append(Notice("short_sequence", "sequence_length", tokens=config.sequence_length))
