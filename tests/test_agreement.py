@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core import agreement
+from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
@@ -123,6 +125,7 @@ TOTAL, PER_GPU, SAMPLES = agreement.TOTAL, agreement.PER_GPU, "reported_samples_
         ({TOTAL: 4096.0, "tokens": 65536.0, "seconds": 16.0}, 8, 4096, "counts one GPU, because the work of the rows"),
         ({PER_GPU: 32768.0, "tokens": 65536.0}, 8, 4096, "counts all GPUs, because the work of the rows"),
         ({PER_GPU: 4096.0, "tokens": 65536.0}, 8, 4096, None),
+        ({TOTAL: 4096.0, "tokens": 65536.0}, None, None, "counts one of 8 processes, because the work of the rows"),
         ({TOTAL: 4096.0, PER_GPU: 4096.0}, 8, None, "nothing decides which of them it counts"),
     ],
 )
@@ -136,3 +139,47 @@ def test_rates_of_rows_count_what_samples_counters_and_dates_imply(
     assert result.performance_metrics.avg_step_time_seconds == (2.0 if {"seconds", "tokens"} & columns.keys() else None)
     assert not any(why is None and "because" in warning for warning in result.warnings)
     assert why is None or any(why in warning for warning in result.warnings)
+
+
+@in_each(
+    ("printed", "right", "why"),
+    [
+        (16.0, 16.0, None),
+        (2.0, 16.0, "counts one of 8 processes, because the work of the rows over the time between them is 16"),
+        (9.3, None, None),
+        (20.0, 20.0, None),  # rows also hold what the rate leaves out
+    ],
+)
+def test_a_rate_of_samples_is_not_below_the_samples_counted_over_a_clock(
+    printed: float, right: float | None, why: str | None, tmp_path: Path
+) -> None:
+    rows = [{"step": n, "consumed_samples": 32 * n, "timestamp": 1.7e9 + 2 * n} for n in range(1, 30)]
+    log = tmp_path / "own.jsonl"
+    log.write_text("".join(json.dumps(row | {"samples_per_second": printed, "loss": 3.0}) + "\n" for row in rows))
+    if right is None:
+        with pytest.raises(InputError, match=r"none to measure.*no known factor explains the difference"):
+            logs.read(log, format="metrics")
+        return
+    result = logs.read(log)
+    assert result.performance_metrics.samples_per_second == pytest.approx(right)
+    assert any((why or "") in warning for warning in result.warnings)
+
+
+@in_each(["jsonl", "csv"])
+def test_columns_that_repeat_one_number_are_settings(container: str, tmp_path: Path) -> None:
+    rows = [
+        {"step": n, "step_time_s": 2.01, "tokens_per_second": 1024.5, "num_gpus": 8, "seq_len": 1024, "seed": n}
+        | {"global_batch_size": 16}
+        for n in range(1, 30)
+    ]
+    log = tmp_path / f"own.{container}"
+    lines = map(json.dumps, rows) if container == "jsonl" else [",".join(map(str, row.values())) for row in rows]
+    head = [] if container == "jsonl" else [",".join(rows[0])]
+    log.write_text("\n".join([*head, *lines]) + "\n")
+    result = logs.read(log)
+    config = result.training_config
+    assert (config.num_gpus, config.sequence_length, config.global_batch_size, config.seed) == (8, 1024, 16, None)
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16 * 1024 / 2.01 / 8, rel=1e-3)
+    codes = [one.code for one in result.remarks]
+    assert "reported_differs" in codes
+    assert "rate_of_all_assumed" not in codes

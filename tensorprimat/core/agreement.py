@@ -18,7 +18,7 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, count, digits_of, fixed, significant
 from tensorprimat.core.result import Reported, Result, TrainingConfig
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import Steps, finite
+from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.terms import RATES, combined
 from tensorprimat.core.units import TERA
 from tensorprimat.models import flops
@@ -28,6 +28,7 @@ WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its invers
 MOST_OFF_WHOLE = 0.1  # the same as a difference: beyond 17, every ratio is within 3 % of a whole number
 LONGEST_START = 0.25  # share of a whole training's clock that start-up and evaluations may take, besides the rows
 TOTAL, PER_GPU = "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"
+SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
 PROCESSES = "the printed rate of one process × the processes"
 COUNTER = "the log's count of tokens over its clock"
 OF_ROWS = "the work of the rows over the time between them"
@@ -40,7 +41,7 @@ def with_scopes(result: Result) -> Result:
     """Return the result of a log with rates of tokens that count what their names say, and without those that nothing
     decides; its figures are yet to be computed.
     """
-    result = _with_rates(result) if len(result.steps) else result
+    result = _with_rates(_with_rates_of_samples(result)) if len(result.steps) else result
     is_timed = result.steps.has("seconds") or any(map(result.steps.has, RATES))
     return _with_means(result) if result.performance_metrics.basis == "reported_means" and not is_timed else result
 
@@ -218,7 +219,11 @@ def _with_rates(result: Result) -> Result:
             if (counted and -least <= counted / (rate.value * scope) - 1 <= max(DISAGREEMENT, least / 2))
             or any(_agree(rate.value * scope, per_gpu * (gpus or 1)) for per_gpu in tflops)
         ]
-        whole = _whole(counted / (rate.value * claimed)) if counted and claimed and how == OF_SAMPLES else None
+        whole = _whole(counted / (rate.value * claimed)) if counted and claimed and how != COUNTER else None
+        if how == OF_ROWS and (gpus or (counted or 0) < rate.value):
+            whole = None  # only work that was done proves that a rate leaves processes out
+        elif how == OF_ROWS and whole and not fitting:
+            scopes, fitting = {whole: f"one of {whole} processes"}, [whole]
         if (claimed and claimed in fitting) or not (fitting or how == COUNTER or whole):
             continue
         by = f"{how} is {digits_of(counted)} tokens/s" if counted else "the printed TFLOP/s or MFU decides"
@@ -237,7 +242,35 @@ def _with_rates(result: Result) -> Result:
     if needed and total and per_gpu and gpus and gpus > 1 and _agree(total.value, per_gpu.value):
         steps = steps.without(TOTAL).without(PER_GPU)
         notices.append(Notice("rates_undecided", "steps", rate=total.value, gpus=gpus))
-    return result.changed(steps=steps, warnings=(*result.remarks, *notices))
+    is_decided = bool(notices) or bool(is_known and result.steps.has("seconds"))
+    known = [one for one in result.remarks if not (is_decided and one.code == "rate_of_all_assumed")]
+    return result.changed(steps=steps, warnings=(*known, *notices))
+
+
+def _with_rates_of_samples(result: Result) -> Result:
+    """Return a result of rows without times whose rates of samples do not contradict the count of samples over a clock.
+
+    A whole factor is the processes that a rate leaves out, or the GPUs that one per GPU counts; without one, a rate
+    that is below the work that was done is left out.
+    """
+    steps, gpus, notices = result.steps, result.training_config.num_gpus, list[Notice]()
+    counted = None if steps.has("seconds") else _over_clock(result, steps.column("samples"))
+    for name, claimed in ((SAMPLES, 1), (SAMPLES_PER_GPU, gpus)):
+        rate = combined(steps, name)
+        if not (counted and rate and claimed):
+            continue
+        factor = counted / (rate.value * claimed)
+        whole = _whole(factor)
+        by = f"{OF_ROWS} is {digits_of(counted)} samples/s"
+        say = partial(Notice, field=name.removeprefix("reported_"), printed=rate.value, by=by)
+        if whole and (whole == gpus or (factor > 1 and not gpus)):
+            steps = steps.replace(**{name: steps.column(name) * (whole if factor > 1 else 1 / whole)})
+            scope = "all GPUs" if factor < 1 else "one GPU" if gpus else f"one of {whole} processes"
+            notices.append(say("rate_rescoped", scope=scope))
+        elif factor > 1 + UNEVEN_GAPS / 2:
+            steps = steps.without(name)
+            notices.append(say("rate_contradicted", unknown="no known factor explains the difference"))
+    return result.changed(steps=steps, warnings=(*result.remarks, *notices)) if notices else result
 
 
 def _is_timer(steps: Steps, name: str, claimed: int | None) -> bool:
@@ -264,15 +297,24 @@ def _work_over_clock(result: Result) -> tuple[float | None, str, float]:
     if counted := result.performance_metrics.reported.counted_tokens_per_second:
         return counted, COUNTER, LONGEST_START
     steps, length = result.steps, result.training_config.sequence_length
-    if (samples := combined(steps, "reported_samples_per_second")) and length:
+    if (samples := combined(steps, SAMPLES)) and length:
         return samples.value * length, OF_SAMPLES, DISAGREEMENT
-    elapsed = result.evidence.elapsed
-    moments = elapsed.of(steps) if elapsed else steps.column("ended_at")
     work = steps.column("tokens") if steps.has("tokens") else steps.column("samples") * (length or np.nan)
+    rate = _over_clock(result, work)
+    return (rate, OF_ROWS, UNEVEN_GAPS) if rate else (None, "", 0.0)
+
+
+def _over_clock(result: Result, work: FloatArray) -> float | None:
+    """Return the median of the work of a step over the time between the rows, per second; None without a clock.
+
+    work: of each step, NaN where unknown; shape (rows,).
+    """
+    steps, elapsed = result.steps, result.evidence.elapsed
+    moments = elapsed.of(steps) if elapsed else steps.column("ended_at")
     with np.errstate(invalid="ignore", divide="ignore"):
         rates = work[1:] * np.diff(steps.column("index")) / np.diff(moments)
     rates = finite(rates[rates > 0])
-    return (median(rates), OF_ROWS, UNEVEN_GAPS) if len(rates) >= FEWEST_GAPS else (None, "", 0.0)
+    return median(rates) if len(rates) >= FEWEST_GAPS else None
 
 
 def reconcile(computed: float, reported: float, config_value: dict[str, int | None]) -> str | None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import written_at
@@ -137,8 +138,8 @@ def read(log: Log) -> Reading:
     if not rows:
         return reading
     if not all(row.of_all for row in rows):
-        of_samples = all(row.step.reported_tokens_per_second is None for row in rows)
-        reading.warnings.append(work.OF_ALL.replace("tokens", "samples") if of_samples else work.OF_ALL)
+        counted = "samples" if all(row.step.reported_tokens_per_second is None for row in rows) else "tokens"
+        reading.warnings.append(Notice("rate_of_all_assumed", f"{counted}_per_second", work=counted))
     steps = fields.merged(((None, row.step) for row in rows), reading.warnings)
     is_named = all(row.is_of_step for row in rows)
     steps, unlike = (steps, []) if is_named else _of_equal_work(steps)

@@ -18,6 +18,7 @@ from tensorprimat.core.units import MIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import Moment, moment_in
 from tensorprimat.logs.metric_names import (
+    ARGUMENTS,
     CLOCKS,
     EVALUATION_PREFIXES,
     OF_SUMMARY,
@@ -129,6 +130,7 @@ class MetricColumns:
         self.summary = dict[str, str]()
         """Name → value that the Hugging Face Trainer logged last of its whole training, as text."""
         self._summary_row = 0
+        self._stated = dict[str, set[float]]()
         self.is_dated = False
         """True if the clock is the training's own, not that of calls of a logger."""
         self.runs = set[str]()
@@ -150,6 +152,8 @@ class MetricColumns:
             if _is_of_evaluation(name):
                 self._evaluated.append(place)
             self._sum_up(name, printed, place)
+            if name in ARGUMENTS and (stated := _number(printed)) is not None:
+                self._stated.setdefault(name, set()).add(stated)
             if name in RUNS and printed is not None:
                 self.runs.add(str(printed))
             if not is_known(name):
@@ -182,6 +186,9 @@ class MetricColumns:
             self.names.setdefault(name)
             if name in RUNS:
                 self.runs.update(set(column) - EMPTY)
+            if name in ARGUMENTS:
+                stated = (_number(cell) for cell in set(column) - EMPTY)
+                self._stated.setdefault(name, set()).update(one for one in stated if one is not None)
             if _is_of_evaluation(name):
                 self._evaluated.frombytes((rows + first).tobytes())
             if name.removeprefix("train/") in OF_SUMMARY:
@@ -298,6 +305,15 @@ class MetricColumns:
         plain = name.removeprefix("train/")
         if plain in OF_SUMMARY and _number(printed) is not None:
             self.summary[plain], self._summary_row = str(printed), row
+
+    def settings(self) -> dict[str, int]:
+        """Return field of TrainingConfig → number, of the columns that repeat one whole number in every row."""
+        same = {name: min(values) for name, values in self._stated.items() if len(values) == 1}
+        return {
+            ARGUMENTS[name]: int(value)
+            for name, value in same.items()
+            if value > 0 and value.is_integer() and OTHERWISE.get(name, ("",))[0] not in self.names
+        }
 
     def end_of_summary(self) -> dict[str, str]:
         """Return the step and the moment of the row with the summary, by the names that the Trainer's rows have."""

@@ -67,11 +67,11 @@ OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 """Name of a column in an export of W&B's plots: run and metric."""
 
 ARGUMENTS = {
-    **dict.fromkeys(("seq_length", "max_seq_length", "sequence_length"), "sequence_length"),
+    **dict.fromkeys(("seq_length", "seq_len", "max_seq_length", "sequence_length"), "sequence_length"),
     "global_batch_size": "global_batch_size",
     **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "micro_batch_size"),
     "gradient_accumulation_steps": "gradient_accumulation_steps",
-    **dict.fromkeys(("world_size", "num_gpus"), "num_gpus"),
+    **dict.fromkeys(("world_size", "num_gpus", "n_gpus"), "num_gpus"),
     "num_nodes": "num_nodes",
     **{name: name for name in MODEL_PARALLEL},
     **dict.fromkeys(("train_iters", "max_steps"), "max_steps"),

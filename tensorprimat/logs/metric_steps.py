@@ -22,7 +22,8 @@ SO_FAR = "seconds_so_far"
 HOOKS = "hooks"
 EPOCH = "epoch"
 """Share of the training data seen so far; rows of evaluations have one, too."""
-_NO_COLUMNS = (*TOTAL_TOKENS, _OTHER_WORK, SO_FAR, HOOKS, EPOCH)
+TOTAL_SAMPLES = "total_samples"
+_NO_COLUMNS = (*TOTAL_TOKENS, TOTAL_SAMPLES, _OTHER_WORK, SO_FAR, HOOKS, EPOCH)
 FEWEST_WAITS = 3  # that show how long a wait usually is
 _SLOW_START = 1.5  # times the median step: less is no sign of a new process
 _FEWEST_WHOLE = 2  # different whole step times by which they are taken for rounded
@@ -111,10 +112,13 @@ class Merged(NamedTuple):
         )
 
     def with_tokens(self, steps: Steps) -> Steps:
-        """Return the steps with tokens from the growth of their total.
+        """Return the steps with tokens and samples from the growth of their totals.
 
         The total of a step is found by line; in a document, which has no lines and repeats no step, by step number.
         """
+        if TOTAL_SAMPLES in self.columns and not steps.has("samples"):
+            total = clocks.at(self._by_row(self.columns[TOTAL_SAMPLES][0]), steps.column(self._by))
+            steps = steps.replace(samples=fields.growth_of(total, steps))
         return work.with_tokens(steps, self._totals(), by=self._by, before_step="total_tokens" not in self.columns)
 
     def restarts(self, steps: Steps) -> list[tuple[int, str]]:

@@ -170,6 +170,7 @@ def read_columns(
     _refuse_several(log, columns.runs)
     reading.unread += columns.unread()
     reading.warnings += columns.repeats()
+    reading.training_config |= columns.settings()
     found = columns.merged()
     reading = _of_columns(log, columns, found, reading, clock)
     if content := trainer_run.of_table(columns, found, reading):
@@ -227,7 +228,7 @@ def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Readin
             steps, left_out = maxtext.without_waits(steps, dict.fromkeys(found.evaluations.tolist(), "validation"))
             reading.warnings += left_out
         if _has_rate_of_unknown_scope(columns, steps) and not is_automodels:
-            reading.warnings.append(work.OF_ALL)
+            reading.warnings.append(Notice("rate_of_all_assumed", "tokens_per_second", work="tokens"))
         reading.steps, uneven = work.weighted(steps, elapsed, None, None, varies=False)
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])

@@ -26,10 +26,6 @@ PAUSE = 10.0  # times the median gap between rows: a longer one contains more th
 WORTH_REPORTING = 0.002  # of a mean rate
 WHOLE_LENGTH = 0.25  # tokens; most difference between a length of a sequence that follows from rates and a whole number
 _RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
-OF_ALL = (
-    "tokens_per_second: the rows do not say whether their rate counts all GPUs; all are assumed, so tokens/s/GPU is "
-    "too low if it counts one"
-)
 OF_REPLICAS = (
     "tokens_per_second_per_gpu: NeMo Automodel before 0.7.0 divides by data- and context-parallel ranks only; with "
     "tensor or pipeline parallelism the printed rate per GPU is too high: give --num-gpus"
