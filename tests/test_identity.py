@@ -80,6 +80,13 @@ def test_different_dates_prove_two_runs_even_of_equal_losses_and_times():
     assert not identity.same_run(logged(*ROWS), logged(*other))
 
 
+def test_another_argument_proves_two_runs_even_of_equal_dates():
+    read = logged(*ROWS)
+    beta = {name: read.changed(provenance=read.provenance.changed(arguments={"adam_beta2": name})) for name in "ab"}
+    assert identity.same_run(beta["a"], beta["a"])
+    assert not identity.same_run(beta["a"], beta["b"])
+
+
 def test_equal_times_prove_two_logs_to_be_one_run_if_no_row_has_a_date():
     undated = without(ROWS, "ended_at")
     assert identity.same_run(logged(*undated), logged(*undated))

@@ -321,9 +321,12 @@ def same_run(one: Result, other: Result) -> bool:
 
     It takes positive evidence on the same steps. Where rows of both have dates, these alone decide: ranks print at the
     same moment, but each may print its own loss. Else other losses show two runs; equal step times, or equal losses at
-    the same pace, show one. A fact that only one of them states proves nothing.
+    the same pace, show one. A fact that only one of them states proves nothing; an argument that both print shows two
+    runs where it differs, such as those of a sweep that started at one moment.
     """
-    if not len(one.steps) or not np.array_equal(one.steps.column("index"), other.steps.column("index")):
+    if not len(one.steps) or arguments_apart((one, other)):
+        return False
+    if not np.array_equal(one.steps.column("index"), other.steps.column("index")):
         return False
     dates = _differences(one.steps, other.steps, "ended_at")
     if len(dates):
