@@ -253,3 +253,17 @@ def test_a_number_of_the_loss_is_no_rate(read_text: ReadText) -> None:
     result = read_text(rows("step {n} loss {l:.3f} tokens/s (per gpu) {r:.1f}"))
     assert result.performance_metrics.tokens_per_second is None
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(65_405, rel=1e-3)
+
+
+@in_each(
+    ["world_size: 8\nseq_length: 2048\nglobal_batch_size: 16", "args: num_gpus=8, seq_len=2048, global_batch_size=16"]
+)
+def test_settings_that_the_lines_before_the_rows_name_in_full_are_read(head: str, tmp_path: Path) -> None:
+    log = tmp_path / "own.log"
+    rows = (f"step {n} | loss {9 - n / 100:.3f} | step time 2.00{n % 3} s | tok/s 2048" for n in range(1, 30))
+    log.write_text("\n".join([head, "warmup_max_steps: 3, batch_size: 2", *rows, "seq_len: 9"]) + "\n")
+    result = logs.read(log)
+    config, figures = result.training_config, result.performance_metrics
+    assert (config.num_gpus, config.sequence_length, config.global_batch_size, config.max_steps) == (8, 2048, 16, None)
+    assert figures.tokens_per_second == pytest.approx(16 * 2048 / 2.001, rel=1e-3)
+    assert "reported_differs" in [one.code for one in result.remarks]

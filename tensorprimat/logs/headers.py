@@ -36,7 +36,7 @@ MOST_TEXTS = 10_000  # settings
 
 _FEWEST = 8  # lines of a style that other lines have, too, in a row make a block
 _OWN_STYLES = 2  # that only arguments have
-_MOST_LINES = 20_000  # before the first row
+MOST_LINES = 20_000  # before the first row
 _LONGEST = 60  # characters of a value
 _NAME = r"[a-z_][\w.\-]{1,60}"  # capitals are variables of the environment
 _STYLES = (
@@ -54,6 +54,10 @@ _OF_A_RUN = re.compile(
     re.IGNORECASE,
 )
 
+_LONGEST_LINE = 2**12
+_SETTING = re.compile(
+    rf"""(?<![\w./-])["']?({"|".join(ARGUMENTS)})["']?(?: ?= ?|: ?)(\d{{1,9}})(?![\w.*/]|,\d| \d| ?[*/])"""
+)
 _COMMAND = re.compile(r"(?:\btorchrun|-m['\", ]{1,6}torch\.distributed\.(?:run|launch))(?=[\s'\",\\])")
 _WORD = re.compile(r"[^\s'\"\[\]]+")
 _COUNT = re.compile(r"\d{1,5}")
@@ -70,7 +74,7 @@ def lines_before_rows(log: Log, steps: Steps, after: int = 0) -> list[str]:
     if log.is_folder or log.is_binary or not len(lines) or lines[0] <= 0:
         return []
     before = takewhile(lambda line: line[0] < lines[0], log.lines())
-    return [text for _, text in islice((line for line in before if line[0] > after), _MOST_LINES)]
+    return [text for _, text in islice((line for line in before if line[0] > after), MOST_LINES)]
 
 
 def printed(header: Sequence[str]) -> dict[str, str]:
@@ -122,6 +126,19 @@ def _flat(values: Mapping[Any, Any], before: str) -> Iterator[tuple[str, str]]:
             yield from _flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", str(value)
+
+
+def settings_in(lines: Iterable[str]) -> dict[str, int]:
+    """Return field of TrainingConfig → number, of the settings that lines name in full; one stated twice is unknown.
+
+    >>> settings_in(["world_size: 8", "seq_len = 2048", "train_seq_len: 4096", "max_steps=5*8"])
+    {'num_gpus': 8, 'sequence_length': 2048}
+    """
+    found: dict[str, set[int]] = {}
+    for line in lines:
+        for match in _SETTING.finditer(line[:_LONGEST_LINE]):
+            found.setdefault(ARGUMENTS[match[1]], set()).add(int(match[2]))
+    return {name: min(values) for name, values in found.items() if len(values) == 1 and min(values) > 0}
 
 
 def with_launched_gpus(log: Log, reading: Reading) -> Reading:
