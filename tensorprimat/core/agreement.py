@@ -28,7 +28,7 @@ WHOLE_FACTOR = 0.03  # how near a ratio must be to a whole number (or its invers
 MOST_OFF_WHOLE = 0.1  # the same as a difference: beyond 17, every ratio is within 3 % of a whole number
 LONGEST_START = 0.25  # share of a whole training's clock that start-up and evaluations may take, besides the rows
 TOTAL, PER_GPU = "reported_tokens_per_second", "reported_tokens_per_second_per_gpu"
-SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
+_SAMPLES, _SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
 PROCESSES = "the printed rate of one process × the processes"
 COUNTER = "the log's count of tokens over its clock"
 OF_ROWS = "the work of the rows over the time between them"
@@ -255,7 +255,7 @@ def _with_rates_of_samples(result: Result) -> Result:
     """
     steps, gpus, notices = result.steps, result.training_config.num_gpus, list[Notice]()
     counted = None if steps.has("seconds") else _over_clock(result, steps.column("samples"))
-    for name, claimed in ((SAMPLES, 1), (SAMPLES_PER_GPU, gpus)):
+    for name, claimed in ((_SAMPLES, 1), (_SAMPLES_PER_GPU, gpus)):
         rate = combined(steps, name)
         if not (counted and rate and claimed):
             continue
@@ -297,7 +297,7 @@ def _work_over_clock(result: Result) -> tuple[float | None, str, float]:
     if counted := result.performance_metrics.reported.counted_tokens_per_second:
         return counted, COUNTER, LONGEST_START
     steps, length = result.steps, result.training_config.sequence_length
-    if (samples := combined(steps, SAMPLES)) and length:
+    if (samples := combined(steps, _SAMPLES)) and length:
         return samples.value * length, OF_SAMPLES, DISAGREEMENT
     work = steps.column("tokens") if steps.has("tokens") else steps.column("samples") * (length or np.nan)
     rate = _over_clock(result, work)

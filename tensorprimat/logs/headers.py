@@ -36,7 +36,7 @@ MOST_TEXTS = 10_000  # settings
 
 _FEWEST = 8  # lines of a style that other lines have, too, in a row make a block
 _OWN_STYLES = 2  # that only arguments have
-MOST_LINES = 20_000  # before the first row
+_MOST_LINES = 20_000  # before the first row
 _LONGEST = 60  # characters of a value
 _NAME = r"[a-z_][\w.\-]{1,60}"  # capitals are variables of the environment
 _STYLES = (
@@ -74,7 +74,7 @@ def lines_before_rows(log: Log, steps: Steps, after: int = 0) -> list[str]:
     if log.is_folder or log.is_binary or not len(lines) or lines[0] <= 0:
         return []
     before = takewhile(lambda line: line[0] < lines[0], log.lines())
-    return [text for _, text in islice((line for line in before if line[0] > after), MOST_LINES)]
+    return [text for _, text in islice((line for line in before if line[0] > after), _MOST_LINES)]
 
 
 def printed(header: Sequence[str]) -> dict[str, str]:
@@ -135,7 +135,7 @@ def settings_in(lines: Iterable[str]) -> dict[str, int]:
     {'num_gpus': 8, 'sequence_length': 2048}
     """
     found: dict[str, set[int]] = {}
-    for line in lines:
+    for line in islice(lines, _MOST_LINES):
         for match in _SETTING.finditer(line[:_LONGEST_LINE]):
             found.setdefault(ARGUMENTS[match[1]], set()).add(int(match[2]))
     return {name: min(values) for name, values in found.items() if len(values) == 1 and min(values) > 0}

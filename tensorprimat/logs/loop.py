@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -139,7 +139,7 @@ def read(log: Log) -> Reading:
     if not rows:
         return reading
     before = takewhile(lambda line: line[0] < (rows[0].step.line or 0), log.lines())
-    reading.training_config |= headers.settings_in(text for _, text in islice(before, headers.MOST_LINES))
+    reading.training_config |= headers.settings_in(text for _, text in before)
     if not all(row.of_all for row in rows):
         counted = "samples" if all(row.step.reported_tokens_per_second is None for row in rows) else "tokens"
         reading.warnings.append(Notice("rate_of_all_assumed", f"{counted}_per_second", work=counted))
