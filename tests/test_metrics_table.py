@@ -165,7 +165,10 @@ def test_a_step_time_without_a_unit_is_in_milliseconds_if_it_agrees_with_the_clo
         result = read_text(shape(history(step_time=lambda n: 1900.0 + n % 3)))
         assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.901, rel=1e-3)
         assert any("counts milliseconds by the clock of the rows" in warning for warning in result.warnings)
-    assert read_text(as_csv(history(step_time=1.9))).performance_metrics.avg_step_time_seconds == pytest.approx(1.9)
+    for name in ("step_time", "perf/step_time", "iter_time", "time_per_iteration", "dt"):
+        seconds = read_text(as_csv(history(**{name: 1.9})))
+        assert seconds.performance_metrics.avg_step_time_seconds == pytest.approx(1.9)
+        assert not any("gives no unit" in warning for warning in seconds.warnings)
 
 
 def own_table(**more: float) -> list[dict[str, Any]]:

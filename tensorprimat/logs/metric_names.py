@@ -20,8 +20,6 @@ _SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/",
 
 EVALUATION_PREFIXES = ("eval/", "eval_", "val/", "validation", "val_loss", "valid/", "valid_loss", "test/", "test_loss")
 """Prefixes of names of an evaluation's metrics."""
-UNITLESS_TIMES = ("step_time",)
-"""Names of step times that do not say their unit."""
 
 _UNITS = {"GiB": float(GIB), "GB": 1e9, "ms": 1e-3, "%": 0.01, "FLOP/s": 1e-12}
 
@@ -134,15 +132,33 @@ def spelled_out(name: str) -> tuple[str, float] | None:
     *sections, last = _SLASH_PER.sub("_per_", name).split("/")
     if any(_OTHER_SECTIONS.fullmatch(section) for section in sections):
         return None
-    words = re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).lower())
+    words = _words(last)
     if (rate := _TOKENS_RATE.fullmatch("_".join(words))) is not None:
         return "reported_tokens_per_second" + "_per_gpu" * bool(rate["gpu"]), 1.0
+    if is_unitless(last):
+        return "seconds", 1.0
     units = [word for word in words if word in _TIME_UNITS]
     others = {word for word in words if word not in _TIME_UNITS}
     if len(units) != 1 or not others & _STEP or not others <= _STEP | _OF_A_TIME:
         return None
     is_rate = "per" in words and words.index("per") < words.index(units[0]) and not others & {"time", "duration"}
     return None if is_rate else ("seconds", _TIME_UNITS[units[0]])
+
+
+def is_unitless(name: str) -> bool:
+    """Return True for the name of a step time that does not say its unit.
+
+    >>> [is_unitless(name) for name in ("perf/step_time", "time_per_iter", "dt", "step_time_s", "step", "time")]
+    [True, True, True, False, False, False]
+    """
+    words = set(_words(name.rpartition("/")[2]))
+    if name in _FIELDS and "step_time" not in name:
+        return False  # known to count seconds
+    return words == {"dt"} or (bool(words & _STEP and words & {"time", "duration"}) and words <= _STEP | _OF_A_TIME)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
 def is_of_summary(name: str) -> bool:

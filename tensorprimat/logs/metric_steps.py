@@ -77,13 +77,14 @@ class Merged(NamedTuple):
             steps.replace(seconds=np.where(forward, seconds, np.nan), covers=np.where(forward, covers, 1))
         )
 
-    def milliseconds(self) -> bool:
-        """Return True if the step times are about a thousand times the seconds between the rows."""
+    def unit_of_times(self) -> float | None:
+        """Return the unit of the step times, 1 or 0.001 s, by the seconds between the rows; None where they show none."""
         times, (moments, *_) = self.columns.get("seconds", (np.empty(0), None))[0], self.clock
         with np.errstate(invalid="ignore", divide="ignore"):
             slower = times[1:] * np.diff(self.steps) / np.diff(moments) if len(times) else times
         known = slower[np.isfinite(slower) & (slower > 0)]
-        return bool(len(known)) and bool(1 / MOST_OF_A_STEP < median(known) / 1000 < MOST_OF_A_STEP)
+        ratio = median(known) if len(known) else 0.0
+        return next((unit for unit in (1.0, 1e-3) if 1 / MOST_OF_A_STEP < ratio * unit < MOST_OF_A_STEP), None)
 
     @property
     def has_lines(self) -> bool:

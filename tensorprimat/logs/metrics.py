@@ -45,9 +45,10 @@ from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow, Un
 from tensorprimat.logs.metric_names import (
     OF_RUN,
     STEPS,
-    UNITLESS_TIMES,
     WANDB_MARKS,
+    field_of,
     is_lightnings,
+    is_unitless,
     names_a_table,
     without_run,
 )
@@ -181,10 +182,10 @@ def read_columns(
 def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Reading, clock: str) -> Reading:
     """Fill a reading with the steps of merged columns."""
     steps = found.rows()
-    unitless = any(name.rpartition("/")[2] in UNITLESS_TIMES for name in columns.names)
-    in_milliseconds = unitless and found.milliseconds()
-    if in_milliseconds:
-        steps = steps.replace(seconds=steps.column("seconds") / 1000)
+    unitless = any(is_unitless(name) and field_of(name) for name in columns.names)
+    unit = found.unit_of_times() if unitless else 1.0
+    if unit == 1e-3:
+        steps = steps.replace(seconds=steps.column("seconds") * unit)
     steps, whole = in_whole_seconds(steps) if steps.has("seconds") else (steps, [])
     if any(name.endswith(AXOLOTL_RATE) for name in columns.names):  # what it counts depends on the version
         timed = _by_clock(found, replace(reading, warnings=[*reading.warnings]), clock)
@@ -233,10 +234,10 @@ def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Readin
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])
         reading.evidence = Evidence(elapsed=elapsed, evaluated_after=frozenset(found.evaluations.tolist()))
-        if unitless:
+        if unit != 1:
             reading.warnings.append(
                 "steps: the table gives no unit for its step time; it counts milliseconds by the clock of the rows"
-                if in_milliseconds
+                if unit
                 else "steps: the table gives no unit for its step time; seconds are assumed; if it counts "
                 "milliseconds, every rate is 1,000 times too low"
             )
