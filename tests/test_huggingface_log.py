@@ -109,7 +109,7 @@ def test_the_bar_around_a_row_gives_its_step_and_a_coarse_clock_its_time(read_te
     result = read_text(HEADER + text + "\n")
     assert result.steps.column("index").tolist() == [10, 20, 30]
     assert [step.seconds for step in result.steps] == [None, 30.0, 31.0]
-    assert result.steps.column("covers").tolist() == [1, 10, 10]
+    assert result.steps.column("covers").tolist() == [10, 10, 10]
 
 
 def test_a_bar_that_is_not_drawn_again_after_a_row_gives_its_time_before_an_evaluation(read_text: Any) -> None:

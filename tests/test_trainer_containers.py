@@ -181,3 +181,14 @@ def test_saved_histories_give_the_rate_of_their_clock_or_none(shared: Path, name
         return
     assert figures.avg_step_time_seconds == pytest.approx(10.0)
     assert figures.samples_per_second == pytest.approx(3.2)
+
+
+def test_the_first_row_of_a_numbered_record_counts_the_steps_since_the_start(tmp_path: Path) -> None:
+    rows = [
+        {"step": n, "timestamp": 1.76e9 + 10.5 * n, "loss": 3 - n / 500, "epoch": n / 500} for n in range(10, 501, 10)
+    ]
+    log = tmp_path / "history.json"
+    for first, total in ((0, 500), (1, 500), (3, 461)):
+        own = [{**rows[0], "step": 1}, *rows] if first == 1 else rows[first:]
+        log.write_text(json.dumps(own))
+        assert logs.read(log, format="huggingface").performance_metrics.total_steps == total

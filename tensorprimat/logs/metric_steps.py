@@ -78,7 +78,7 @@ class Merged(NamedTuple):
         )
 
     def unit_of_times(self) -> float | None:
-        """Return the unit of the step times, 1 or 0.001 s, by the seconds between the rows; None where they show none."""
+        """Return the unit of the step times, 1 or 0.001 s, by the time between the rows; None where that shows none."""
         times, (moments, *_) = self.columns.get("seconds", (np.empty(0), None))[0], self.clock
         with np.errstate(invalid="ignore", divide="ignore"):
             slower = times[1:] * np.diff(self.steps) / np.diff(moments) if len(times) else times

@@ -55,7 +55,7 @@ def steps_of_rows(
     index = [row.step if numbered and row.step is not None else n for n, row in zip(counted, found, strict=True)]
     processes = _processes(found, index, dated=dated)
     intervals = _intervals(found, index, processes)
-    if not numbered:
+    if not numbered or index[0] == fields.usual_distance(np.diff(index)):  # as far from the start as from the next
         intervals[0].steps = index[0]
     steps = map(step_of, found, index, intervals, processes)
     return fields.merged(((None, step) for step in steps), warnings)
