@@ -56,6 +56,29 @@ def test_a_time_that_is_printed_finely_has_its_own_error(read_text: Any, form: s
     assert not any("printed" in warning for warning in result.warnings)
 
 
+@in_each(
+    ("row", "told"),
+    [
+        ("step {n} | loss 3.1 | 12K tok/s", "tokens_per_second: printed to the nearest 1000"),
+        ("step {n} | loss 3.1 | 12.31K tok/s", None),
+        ("iter {n}: loss 3.1000, time 12ms", "step_time: printed to the nearest 0.001 s"),
+        ('{{"step": {n}, "loss": 3.1, "tokens_per_second_per_gpu": 1.2e3}}', "per_gpu: printed to the nearest 100"),
+        (
+            '{{"step": {n}, "step_time_s": 0.913, "mem": 1{odd}}}',
+            "memory_allocated_peak: printed to the nearest 1.07 GB",
+        ),
+        ('{{"step": {n}, "step_time_s": 0.913, "mem": 1{odd}.25}}', None),
+        ('{{"step": {n}, "step_time_s": 0.913, "mfu(%)": 4{odd}}}', "mfu: printed to the nearest 0.01"),
+    ],
+)
+def test_whole_numbers_with_a_unit_and_levels_are_known_to_half_a_digit(
+    read_text: Any, row: str, told: str | None
+) -> None:
+    result = read_text("".join(row.format(n=n, odd=n % 2) + "\n" for n in range(1, 60)))
+    coarse = [str(one) for one in result.remarks if one.code == "printed_coarsely"]
+    assert [told in one for one in coarse] == [True] * (told is not None)
+
+
 def test_errors_cancel_only_where_several_neighbouring_values_are_frequent() -> None:
     two, three = np.repeat([0.9, 1.0], [2, 198]), np.repeat([0.9, 1.0, 1.1], [20, 160, 20])
     assert error_of_mean(two, 0.1) == pytest.approx(0.05)

@@ -192,3 +192,16 @@ def test_the_first_row_of_a_numbered_record_counts_the_steps_since_the_start(tmp
         own = [{**rows[0], "step": 1}, *rows] if first == 1 else rows[first:]
         log.write_text(json.dumps(own))
         assert logs.read(log, format="huggingface").performance_metrics.total_steps == total
+
+
+def test_a_record_without_a_clock_has_means_over_the_whole_run_and_says_so_or_why_not(tmp_path: Path) -> None:
+    undated = [{k: v for k, v in row.items() if k != "timestamp"} for row in history()]
+    log = tmp_path / "history.json"
+    log.write_text(json.dumps(undated, indent=1))
+    result = logs.read(log)
+    assert result.performance_metrics.samples_per_second == pytest.approx(BATCH * 200 / 2200, rel=1e-3)
+    assert [one.code for one in result.remarks if one.field == "steps"] == ["means_only"]
+    undated[-1]["train_loss"] = 0.5  # of the steps since a resume
+    log.write_text(json.dumps(undated, indent=1))
+    with pytest.raises(NotALogError, match="the mean loss shows a resume"):
+        logs.read(log)

@@ -176,6 +176,9 @@ def read_columns(
     reading = _of_columns(log, columns, found, reading, clock)
     if content := trainer_run.of_table(columns, found, reading):
         trainer_run.add_summary(content, reading)
+        if not len(reading.steps) and reading.reported and not found.has_clock:
+            kept = [one for one in reading.warnings if Notice.of(one).code != "clock_too_coarse"]
+            reading.warnings = [*kept, Notice("means_only", "steps", stated="")]
     return reading
 
 

@@ -14,12 +14,13 @@ from itertools import pairwise
 import numpy as np
 
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import as_stated, short_seconds
+from tensorprimat.core.quantities import as_stated, gigabytes, short_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.rounding import error_of_mean, printed_unit
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps, finite
+from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps, finite
 from tensorprimat.core.terms import WORK_OF_RATES, usable_rate
+from tensorprimat.core.units import GB, GIB, MIB
 from tensorprimat.logs import fields
 from tensorprimat.logs.text import Log
 
@@ -29,7 +30,22 @@ _MATTERS = 0.0005  # of the mean; the text of the log is read for coarser units 
 _ROWS = 200  # that are looked up
 _LINES_AROUND = 20  # of a row, up to its neighbours, which may hold its numbers
 _LONGEST_LINE = 20_000  # a whole document in one line has no rows to look up
+_LEVELS = {
+    **{name: (GIB, MIB, GB, 1e6) for name in FLOAT_COLUMNS if name.startswith("memory_")},
+    "reported_mfu": (0.01, 1.0),
+    "reported_tflops_per_gpu": (1.0,),
+}
+"""Columns that no mean of time rests on → units in which they are printed."""
+_COARSE_LEVEL = 0.01  # relative error of a memory or an MFU that is worth a notice
+_LONGEST_UNIT = 12  # characters
 _SCALES = (1.0, 1e-3, 1e3, 1e6, 1e-6, 60.0)  # printed number → column: ms, thousands, millions, µs, minutes
+_UNITS = {
+    1.0: re.compile(r" ?(?:s(?:ecs?|econds?)?(?![a-z])|[a-z]{2,8}/s|[gm]i?b\b|%)", re.IGNORECASE),
+    1e-3: re.compile(r" ?m(?:illi)?s", re.IGNORECASE),
+    1e3: re.compile(r"k(?![a-z])", re.IGNORECASE),
+    1e6: re.compile(r"M(?![A-Za-z])"),
+}
+"""Scale → the unit or suffix behind a number of that scale."""
 _SPELLINGS: dict[re.Pattern[str], Callable[[str], str]] = {
     re.compile(r"(?<![\d.:])(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d{1,2})?(?![\d:])"): str,
     re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?"): lambda text: text.replace(",", ""),
@@ -46,7 +62,7 @@ def with_error(log: Log, result: Result) -> Result:
         return result
     steps = result.steps
     timer: str | None = None
-    warnings: list[Notice] = []
+    warnings = _coarse_levels(log, steps)
     rates: dict[str, float | None] = {}
     for name in filter(steps.has, WORK_OF_RATES):
         error, unit = _of_column(log, steps, name)
@@ -82,6 +98,27 @@ def _warnings(name: str, error: float | None, unit: str, ends: str = "") -> list
     if error is None or error <= fields.CLOCK_RESOLUTION:
         return []
     return [Notice("printed_coarsely", _figure(name), unit=unit, error=error, ends=ends)]
+
+
+def _coarse_levels(log: Log, steps: Steps) -> list[Notice]:
+    """Return a notice about each memory, MFU and TFLOP/s whose last digit leaves it unknown by a percent or more."""
+    found = []
+    for name in filter(steps.has, _LEVELS):
+        known = steps.column(name)
+        rows = np.flatnonzero(np.isfinite(known) & (known > 0))
+        for scale in _LEVELS[name] if len(rows) else ():
+            values = known[rows] / scale
+            least = _COARSE_LEVEL * 2 * values.max()
+            if (printed_unit(values) or 0.0) < least:
+                continue
+            unit = _unit_in_text(log, steps, rows[:_ROWS], values[:_ROWS])
+            if unit is not None and unit >= least:
+                figure = name.removeprefix("reported_").removesuffix("_bytes")
+                shown = gigabytes(unit * scale / GB) if name.startswith("memory_") else as_stated(unit * scale)
+                error = unit / 2 / values.max()
+                found.append(Notice("printed_coarsely", figure, unit=f"to the nearest {shown}", error=error, ends=""))
+                break
+    return found
 
 
 def _apart(one: FloatArray, other: FloatArray) -> float:
@@ -132,23 +169,34 @@ def _unit_in_text(log: Log, steps: Steps, rows: np.ndarray, values: FloatArray) 
     texts = _texts(log, lines[rows])
     if texts is None:
         return _unit_of_varying(values)
-    halves: dict[tuple[float, bool], list[tuple[float, float]]] = {}
+    halves: dict[tuple[float, bool], list[tuple[float, float, bool]]] = {}
     for text, value, steps_of_row in zip(texts, values, covers[rows], strict=True):
-        numbers = [plain(found) for spelled, plain in _SPELLINGS.items() for found in spelled.findall(text)]
-        printed = [(float(number), fields.half_digit(number)) for number in numbers]
+        printed = [
+            (plain(found[0]), text[found.end() : found.end() + _LONGEST_UNIT])
+            for spelled, plain in _SPELLINGS.items()
+            for found in spelled.finditer(text)
+        ]
         for scale in _SCALES:
             for is_sum in (False, True) if steps_of_row > 1 else (False,):
                 factor = scale / steps_of_row if is_sum else scale
-                same = [half for number, half in printed if math.isclose(number * factor, value, rel_tol=1e-9)]
+                same = [
+                    (fields.half_digit(number) * factor, value, not number.isdigit() or _has_unit(behind, scale))
+                    for number, behind in printed
+                    if math.isclose(float(number) * factor, value, rel_tol=1e-9)
+                ]
                 if same:
-                    halves.setdefault((scale, is_sum), []).append((min(same) * factor, value))
+                    halves.setdefault((scale, is_sum), []).append(min(same, key=lambda one: (one[0], not one[2])))
     units = []
-    for (scale, _), found in halves.items():
-        unit = 2 * median(np.array([half for half, _ in found]))
-        is_chance = unit >= scale and len({value for _, value in found}) < 2  # a whole number may be any other one
-        if 2 * len(found) >= len(values) and not is_chance:
+    for found in halves.values():
+        unit = 2 * median(np.array([half for half, *_ in found]))
+        is_its_own = len({value for _, value, _ in found}) > 1 or all(is_certain for *_, is_certain in found)
+        if 2 * len(found) >= len(values) and is_its_own:  # one whole number without a unit may be any other one
             units.append(unit)
     return min(units, default=None)
+
+
+def _has_unit(behind: str, scale: float) -> bool:
+    return scale in _UNITS and _UNITS[scale].match(behind) is not None
 
 
 def _unit_of_varying(values: FloatArray) -> float | None:
