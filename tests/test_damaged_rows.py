@@ -86,6 +86,25 @@ def test_no_device_is_so_fast_or_has_so_much_memory(rows: range, read: Reader) -
     assert len(left_out(result)) == 2
 
 
+@in_each(
+    "device",
+    [
+        "CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory",
+        "CUDA capacity: AMD Instinct MI250X with 63.98GiB memory",
+    ],
+)
+def test_no_device_has_more_memory_than_its_own(device: str, shared: Path, read: Reader) -> None:
+    lines = (shared / "cases" / "A-validate-split" / "val_at_1.log").read_text().splitlines()
+    lines = [re.sub("CUDA capacity: .*", device, line) for line in lines]
+    rows = [number for number, line in enumerate(lines) if "memory: " in line]
+    for row in rows[5:17]:
+        lines[row] = re.sub(r"memory: (\d+)", r"memory: \g<1>7", lines[row])
+    result = read(lines)
+    assert result.memory_metrics is not None
+    assert (result.memory_metrics.peak_memory_reserved_gb or 0) < 30
+    assert ["because the device has" in one for one in left_out(result)] == [True]
+
+
 def test_a_single_peak_far_above_all_memory_is_left_out(read: Reader) -> None:
     usual = read(damaged("mlx", "Peak mem 12.345", "Peak mem 12.345", range(40))).memory_metrics
     result = read(damaged("mlx", "Peak mem 12.345", "Peak mem 123.45", range(20, 21)))

@@ -15,12 +15,12 @@ import numpy as np
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import counted, listed, significant, spelled_metric
+from tensorprimat.core.quantities import counted, gigabytes, listed, significant, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.terms import FEW_LINES, PRINTED, RATES
-from tensorprimat.core.units import TERA
+from tensorprimat.core.units import GB, TERA
 from tensorprimat.logs.format import Reading
 
 FEWEST = 6  # rows of a training that show its ratios
@@ -104,9 +104,23 @@ def _impossible(reading: Reading) -> Iterator[_Odd]:
     bounds |= {"reported_tflops_per_gpu": _fastest() / TERA, "reported_mfu": _MOST_MFU}
     for name in filter(reading.steps.has, bounds):
         yield _Odd([name], reading.steps.column(name) > bounds[name], "no known GPU is so fast", is_certain=True)
+    device = _memory_of_device(reading)
     for name in filter(reading.steps.has, _MEMORY):
-        odd = reading.steps.column(name) > MOST_MEMORY
-        yield _Odd([name], odd, "no device has so much memory", is_certain=True)
+        used = reading.steps.column(name)
+        yield _Odd([name], used > MOST_MEMORY, "no device has so much memory", is_certain=True)
+        more = (used > (1 + catalogue.RESERVED) * device) & (used <= MOST_MEMORY)
+        is_certain = bool(np.count_nonzero(more) <= MOST * len(more))  # else the log counts something else
+        yield _Odd([name], more, f"the device has {gigabytes(device / GB)}", is_certain)
+
+
+def _memory_of_device(reading: Reading) -> float:
+    """Return the most bytes that the device of the log has; infinity where that is unknown."""
+    device = reading.gpu_info.get("device_name")
+    named = [gpu.memory_bytes for gpu in catalogue.variants(device if isinstance(device, str) else None)]
+    sizes = [size for size in named if size] if all(named) else []
+    if total := reading.gpu_info.get("total_memory_gb"):
+        sizes = [total * GB]
+    return max(sizes, default=np.inf)
 
 
 def _paces(steps: Steps) -> dict[str, FloatArray]:
