@@ -253,3 +253,14 @@ def test_rows_of_t5x_that_end_with_a_rate_are_read(read_text: Any) -> None:
 def test_rows_of_t5xs_evaluation_are_not_steps(read_text: Any) -> None:
     evaluation = t5x(21, 0.5).replace("collection=train ", "collection=training_eval/c4 ")
     assert len(read_text(log("t5x") + evaluation + "\n").steps) == 20
+
+
+def test_tinygrads_rows_in_milliseconds_are_read(read_text: Any) -> None:
+    row = (
+        "{n:5} {ms:7.2f} ms run,   12.10 ms python,   3.50 ms fetch data, 1998.00 ms AMD * 6,  8.12 loss, "
+        "0.000175 LR, 64.12 GB used, 654321.00 GFLOPS"
+    )
+    result = read_text("".join(row.format(n=n, ms=2010.25 + n % 3) + "\n" for n in range(1, 40)))
+    assert result.provenance.format == "tinygrad"
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0113, rel=1e-3)
+    assert result.steps.column("loss")[0] == 8.12
