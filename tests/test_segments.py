@@ -452,3 +452,14 @@ def test_a_training_that_ends_before_its_planned_steps_is_not_complete_but_count
     assert [one.complete for one in (whole, short)] == [True, False]
     assert short.is_usable
     assert any(f"ends at step 60 of the {planned:,}" in text for text in short.warnings)
+
+
+def test_arguments_without_a_banner_belong_to_the_training_after_them(shared: Path, tmp_path: Path) -> None:
+    log = tmp_path / "sweep.log"
+    folder = shared / "cases" / "S-merged-runs"
+    log.write_text("".join((folder / name).read_text() for name in ("full.log", "sink.log")))
+    result = logs.read(log)
+    assert result.provenance.arguments["softmax_type"] == "learnable"
+    assert result.training_config.sequence_length == 4096
+    told = [one for one in result.warnings if one.startswith("segments: ")]
+    assert ["with softmax_type vanilla instead of learnable" in one for one in told] == [True]

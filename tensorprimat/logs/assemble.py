@@ -23,7 +23,7 @@ from tensorprimat.core.result import (
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.core.version import __version__
-from tensorprimat.logs import citations, dates, failures, headers, rounding, segments
+from tensorprimat.logs import citations, dates, failures, rounding, segments
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
@@ -97,7 +97,6 @@ def _result(
         ends = Notice("ends_early", "steps", last=last, planned=planned)
         reading = replace(reading, complete=False, warnings=[*reading.warnings, ends])
     warnings = [*warnings, *reading.warnings]
-    header = headers.lines_before_rows(log, reading.steps, measured[0].first_line - 1)
     config = user_facts.with_parallelism(user_facts.believed(TrainingConfig, reading.training_config, warnings))
     gpu_info = user_facts.believed(GpuInfo, {"device_count": config.num_gpus, **reading.gpu_info}, warnings)
     platform = devices.platform_of(gpu_info.device_name) or reading.platform
@@ -124,7 +123,7 @@ def _result(
             segment=number,
             citations={name: f"{log.called or log.path.name}:{line}" for name, line in lines.items()},
             host=reading.host,
-            arguments=headers.printed(header),
+            arguments=dict(measured[0].arguments),
             tool_version=__version__,
             assumed=dict(reading.assumed),
         ),

@@ -65,16 +65,13 @@ _WITHOUT_VALUE = ("standalone", "no_python", "run_path", "module", "m", "use_env
 """Options of torchrun that no value follows."""
 
 
-def lines_before_rows(log: Log, steps: Steps, after: int = 0) -> list[str]:
-    """Return the lines before the first row. after: line behind which the training begins.
-
-    Empty for a log that is not text.
-    """
+def lines_before_rows(log: Log, steps: Steps) -> list[str]:
+    """Return the lines before the first row; none for a log that is not text."""
     lines = steps.column("line")
     if log.is_folder or log.is_binary or not len(lines) or lines[0] <= 0:
         return []
     before = takewhile(lambda line: line[0] < lines[0], log.lines())
-    return [text for _, text in islice((line for line in before if line[0] > after), _MOST_LINES)]
+    return [text for _, text in islice(before, _MOST_LINES)]
 
 
 def printed(header: Sequence[str]) -> dict[str, str]:

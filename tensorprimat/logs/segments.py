@@ -9,8 +9,9 @@ before the rows of that one, unless its own statements or its speed contradict t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ class Segment:
     reading: Reading
     parts: tuple[Part, ...] = ()
     """Parts that were read; () for the whole log."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """What the framework printed before the first row, as headers.printed returns it."""
 
     @property
     def steps(self) -> int:
@@ -116,7 +119,11 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
         lines = whole.steps.column("line")
         last = int(lines.max(initial=1))
         whole = headers.with_launched_gpus(log, whole)
-        return [Segment(number=1, first_line=1, last_line=last, began_by="", inherits=False, reading=whole)]
+        arguments = headers.printed(headers.lines_before_rows(log, whole.steps))
+        one = Segment(
+            number=1, first_line=1, last_line=last, began_by="", inherits=False, reading=whole, arguments=arguments
+        )
+        return [one]
     return found
 
 
@@ -346,7 +353,10 @@ def _place(segment: Segment) -> str:
 
 
 def _otherwise(one: Segment, other: Segment) -> str:
-    facts = [f"{name} {theirs} instead of {mine}" for name, (mine, theirs) in differences(one, other).items()]
+    shared = [name for name in one.arguments if name in other.arguments]
+    printed = {name: (one.arguments[name], other.arguments[name]) for name in shared}
+    found = {name: values for name, values in printed.items() if values[0] != values[1]} | differences(one, other)
+    facts = [f"{name} {theirs} instead of {mine}" for name, (mine, theirs) in islice(found.items(), _MOST_NAMED)]
     return "with " + ", ".join(facts) if facts else "with the same settings"
 
 
@@ -424,6 +434,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
         inherits=False,
         reading=reading,
         parts=parts,
+        arguments=headers.printed(headers.lines_before_rows(part, reading.steps)),
     )
 
 
