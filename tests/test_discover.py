@@ -219,3 +219,10 @@ def test_a_log_that_belongs_to_no_model_is_named_with_the_variable_that_assigns_
 def test_software_and_other_models_are_no_label(tmp_path: Path, text: str) -> None:
     write(tmp_path / "job.out", text + LOG)
     assert find(tmp_path)["llama"].path is None
+
+
+def test_a_log_of_another_model_is_named_for_every_model_that_was_searched(tmp_path: Path) -> None:
+    write(tmp_path / "job.out", LOG + "\nsave ........ /ckpt/llama-1b-test\n")
+    searches = find(tmp_path)
+    assert all(search.path is None for search in searches.values())
+    assert all("its content names llama-1b" in search.others[0] for search in searches.values())

@@ -146,12 +146,15 @@ def _by_content(models: Sequence[str], files: Sequence[Path], found: dict[str, S
             named = {known: ""} if known else {} if is_other else model_names.in_text(Log(path))
         except TensorPrimatError:
             continue
-        if is_other and not known:
-            continue
+        if is_other and not known and trained.name is not None:
+            named = {trained.name: ""}
         is_label = not known and not any(map(spellings.mentions, named.values()))
-        for model in models if not named else [one for one in models if one in named]:
-            before, is_unclear = found[model], len(named) != 1
-            if is_label and trained.shape is not None:
+        of_another = bool(named) and not any(one in found for one in named)
+        for model in models if of_another or not named else [one for one in models if one in named]:
+            before, is_unclear = found[model], len(named) != 1 and not of_another
+            if of_another:
+                why_not = f"its content names {listed(sorted(named))}"
+            elif is_label and trained.shape is not None:
                 why_not, is_unclear = "its shape is that of another model", False
             elif is_unclear:
                 says = f"its content names {listed(sorted(named))}" if named else "it names no model"
