@@ -186,6 +186,27 @@ def test_folders_of_ended_programs_are_swept_and_those_of_others_kept(tmp_path, 
     assert {name: (tmp_path / name).exists() for name in names} == names
 
 
+CACHES = """
+import os
+from torch._inductor.runtime.runtime_utils import cache_dir, default_cache_dir
+os.makedirs(default_cache_dir(), exist_ok=True)
+print(os.path.realpath(cache_dir()), os.path.realpath(default_cache_dir()))
+"""
+
+
+def test_torch_keeps_compiled_code_and_compiled_headers_when_the_temporary_folder_goes(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    with processes.scratch_folder() as scratch:
+        child = processes.popen([sys.executable, "-c", CACHES], scratch=scratch, stdout=subprocess.PIPE, text=True)
+        kept = child.communicate(timeout=120)[0].split()
+    assert len(set(kept)) == 1, kept
+    assert Path(kept[0]).parent == tmp_path
+    assert Path(kept[0]).is_dir()
+    assert not scratch.exists()
+
+
 WRITING = """
 import sys
 from pathlib import Path

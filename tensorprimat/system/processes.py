@@ -77,8 +77,15 @@ def popen(
 
 
 def _temporary(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """Return variables that put other programs' temporary files into a folder, but keep torch.compile's cache."""
+    """Return variables that put other programs' temporary files into a folder, but keep torch.compile's cache.
+
+    A link stands for the cache's usual place, because torch keeps the compiled headers of a CPU's kernels there even if
+    TORCHINDUCTOR_CACHE_DIR names another one.
+    """
     cache_folder = Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
+    cache_folder.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        (scratch / cache_folder.name).symlink_to(cache_folder)
     return {
         "TMPDIR": str(scratch),
         "TORCHINDUCTOR_CACHE_DIR": environment.get("TORCHINDUCTOR_CACHE_DIR", str(cache_folder)),
