@@ -26,8 +26,8 @@ test: $(READY)        ## run the test suite
 test-docs: $(READY)    ## run the commands of the documentation's pages that train
 	$(PY) -m pytest -n 2 -m walkthrough tests/test_docs_commands.py
 
-test-gpu: $(READY)     ## check the torch engine on this machine's GPUs part by part, and print its MFU
-	$(PY) perf/mfu_ladder.py
+test-gpu: $(READY)     ## check the torch engine on this machine's GPUs part by part, in at most 12 minutes
+	$(PY) perf/mfu_ladder.py --minutes $(or $(MINUTES),12)
 
 test-ladder: $(READY)  ## every part of test-gpu on the CPU, with tiny models; a part that is skipped fails
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 PYTHONPATH=tests/nvml_stand_in $(PY) perf/mfu_ladder.py --no-skips

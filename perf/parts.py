@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import signal
 import subprocess
@@ -51,24 +52,31 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def supervise(command: Sequence[str], groups: Sequence[Sequence[str]], *, limit_seconds: float) -> dict[str, str]:
+def supervise(
+    command: Sequence[str], groups: Sequence[Sequence[str]], *, limit_seconds: float, all_seconds: float = math.inf
+) -> dict[str, str]:
     """Run each group of parts in a fresh process, print the line of each part, and return the verdicts by part.
 
     command: runs the parts that one more argument names, separated by commas, with `run`. A process that fails, dies or
     exceeds the limit within one part is killed with its children, and the rest of its group runs in another process.
+    After all_seconds the rest is skipped, each part with its line.
     """
+    until = time.monotonic() + all_seconds
     verdicts: dict[str, str] = {}
     for group in groups:
         left = list(group)
         while left:
-            done = _run_process([*command, ",".join(left)], left, limit_seconds)
+            done = _run_process([*command, ",".join(left)], left, limit_seconds, until)
             verdicts |= done
             left = left[len(done) :]
     return verdicts
 
 
-def _run_process(command: Sequence[str], names: Sequence[str], limit_seconds: float) -> dict[str, str]:
-    """Run parts in one process until the first that fails; return the verdicts of those that ran."""
+def _run_process(command: Sequence[str], names: Sequence[str], limit_seconds: float, until: float) -> dict[str, str]:
+    """Run parts in one process until the first that fails or all time is over; return the verdicts of those that ran.
+
+    until: end of all time, by time.monotonic().
+    """
     done: dict[str, str] = {}
     with processes.scratch_folder() as scratch:
         stdout, stderr = scratch / "stdout", scratch / "stderr"
@@ -77,7 +85,7 @@ def _run_process(command: Sequence[str], names: Sequence[str], limit_seconds: fl
         try:
             began, ended = time.monotonic(), False
             while not (ended or len(done) == len(names) or FAIL in done.values()):
-                if time.monotonic() - began > limit_seconds:
+                if time.monotonic() > min(began + limit_seconds, until):
                     break
                 time.sleep(POLL_SECONDS)
                 ended = child.poll() is not None
@@ -88,10 +96,14 @@ def _run_process(command: Sequence[str], names: Sequence[str], limit_seconds: fl
         finally:
             processes.end(child)
         if len(done) < len(names) and FAIL not in done.values():
-            name = names[len(done)]
-            why = _ending(child.returncode, stderr) if ended else f"timed out: killed after {limit_seconds:g} s"
-            print(_line(FAIL, name, time.monotonic() - began, why), flush=True)
-            done[name] = FAIL
+            name, seconds = names[len(done)], time.monotonic() - began
+            if not ended and time.monotonic() > until:
+                verdict, why = SKIP, f"no time left (--minutes); alone: --parts {name}"
+            else:
+                verdict = FAIL
+                why = _ending(child.returncode, stderr) if ended else f"timed out: killed after {limit_seconds:g} s"
+            print(_line(verdict, name, seconds, why), flush=True)
+            done[name] = verdict
     return done
 
 

@@ -181,6 +181,11 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def lacking_for_torchtitan() -> list[str]:
+    """Return the packages of torchtitan that are not installed here."""
+    return [name for name in NEEDED_BY_TORCHTITAN if importlib.util.find_spec(name) is None]
+
+
 def checked_programs(text: str, *, on_cpu: bool) -> list[str]:
     """Return the programs to run. Raises UsageError for an unknown one, or one that cannot run here."""
     programs = list(dict.fromkeys(text.split(",")))
@@ -191,7 +196,7 @@ def checked_programs(text: str, *, on_cpu: bool) -> list[str]:
     if not any(program.startswith("torchtitan") for program in programs):
         return programs
     without = ",".join(program for program in programs if not program.startswith("torchtitan"))
-    if missing := [name for name in NEEDED_BY_TORCHTITAN if importlib.util.find_spec(name) is None]:
+    if missing := lacking_for_torchtitan():
         raise UsageError(
             f"{', '.join(missing)} not installed: run pip install torchtitan=={VERSION_OF_TORCHTITAN}, or leave "
             f"torchtitan out: --programs {without or OURS}"

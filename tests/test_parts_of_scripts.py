@@ -48,11 +48,11 @@ sys.exit(parts.run(sys.argv[1].split(","), known))
 """
 
 
-def supervised(tmp_path, capsys, *groups):
+def supervised(tmp_path, capsys, *groups, **limits):
     """Return the verdicts and the printed lines without their seconds."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    verdicts = parts.supervise([sys.executable, str(script)], groups, limit_seconds=2.0)
+    verdicts = parts.supervise([sys.executable, str(script)], groups, limit_seconds=2.0, **limits)
     lines = [line.split(maxsplit=4) for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines] == [[verdict, name] for name, verdict in verdicts.items()]
     return verdicts, [line[4] for line in lines]
@@ -81,6 +81,12 @@ def test_a_part_that_hangs_is_killed_with_its_children_at_its_limit(tmp_path, ca
     assert verdicts == {"hangs": "FAIL", "one": "PASS"}
     assert printed[0] == "timed out: killed after 2 s"
     assert not [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[-1:] == [SLEEPING]]
+
+
+def test_parts_for_which_no_time_is_left_are_skipped(tmp_path, capsys):
+    verdicts, printed = supervised(tmp_path, capsys, ("hangs", "one"), ("two",), all_seconds=0.5)
+    assert verdicts == {"hangs": "SKIP", "one": "SKIP", "two": "SKIP"}
+    assert printed[1] == "no time left (--minutes); alone: --parts one"
 
 
 def test_a_part_starts_without_the_models_of_the_one_before(monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensorprimat.core import catalogue, quantities, settings
-from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result
+from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result, Run
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import prepare
@@ -178,12 +178,17 @@ def run_line(result: Result, run: int) -> str:
     parts = [f"{figures.measured_steps} measured steps"]
     parts += [f"mean {quantities.seconds(mean)}"] if mean is not None else []
     parts += [f"{quantities.rate(rate)} tokens/s"] if rate is not None else []
-    startup = dict(result.runs[0].startup or ())
-    known = {
-        name.removesuffix("_seconds").replace("_", " "): value for name, value in startup.items() if value is not None
-    }
-    around = ", ".join(f"{part} {quantities.fixed(seconds, 1)} s" for part, seconds in known.items())
+    around = startup_text(result.runs[0])
     return f"Run {run}: {', '.join(parts)}" + (f" ({around})" if around else "")
+
+
+def startup_text(run: Run) -> str:
+    """Return the seconds around a run's steps by part, such as "imports 7.5 s, first step 2.9 s"; "" if unknown."""
+    known = {name: value for name, value in run.startup or () if value is not None}
+    return ", ".join(
+        f"{name.removesuffix('_seconds').replace('_', ' ')} {quantities.fixed(seconds, 1)} s"
+        for name, seconds in known.items()
+    )
 
 
 def _short_memory(result: Result) -> str:
