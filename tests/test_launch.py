@@ -1,9 +1,14 @@
 """However a training process ends, the benchmark continues with one sentence and the measured steps."""
 
+import importlib.util
 import os
 import signal
+import subprocess
+import sys
 import textwrap
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -283,6 +288,21 @@ def test_a_process_that_imports_during_a_pause_trains_only_when_it_is_let_go(tmp
     with launch.engine_process(SPEC, module="tensorprimat.engines.torch.engine", waits=True) as process:
         pass
     assert process.child.poll() is not None, "a process that is never let go ends with the pause"
+
+
+@pytest.mark.parametrize("beside_modules", [False, True])
+def test_bytecode_is_kept_for_the_next_run_where_the_libraries_keep_none(tmp_path, monkeypatch, beside_modules):
+    library = tmp_path / "torch.py"
+    library.write_text("")
+    specification = importlib.util.spec_from_file_location("torch", library)
+    if beside_modules:
+        Path(specification.cached).parent.mkdir()
+        Path(specification.cached).write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__spec__=specification))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    subprocess.run([sys.executable, "-c", "import json"], env=launch.process_environment(), check=True)
+    assert bool(list((tmp_path / "cache").glob("bytecode/**/json/__init__*.pyc"))) != beside_modules
 
 
 def test_the_cool_down_counts_its_remaining_seconds_down():

@@ -198,7 +198,21 @@ def process_environment() -> dict[str, str]:
     """Return the environment for a process of this package: it imports this copy and prints without buffering."""
     package_parent = str(Path(tensorprimat.__file__).parents[1])
     search_path = os.pathsep.join(filter(None, (package_parent, os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1"}
+    return {**os.environ, "PYTHONPATH": search_path, "PYTHONUNBUFFERED": "1", **_kept_bytecode()}
+
+
+def _kept_bytecode() -> dict[str, str]:
+    """Return variables with which Python keeps the bytecode of modules beside torch's compiled code.
+
+    {} where Python keeps it beside the modules. Images often forbid that (PYTHONDONTWRITEBYTECODE, folders of another
+    user): every process then compiles the libraries' modules again, which takes 10 s. Python checks time and size of a
+    module before it uses its bytecode.
+    """
+    specification = getattr(sys.modules.get("torch"), "__spec__", None)  # imported, so it would have its bytecode
+    if specification is None or sys.pycache_prefix or os.path.isfile(specification.cached or ""):
+        return {}
+    folder = processes.compile_cache(os.environ) / "bytecode"
+    return {"PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:

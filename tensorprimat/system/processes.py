@@ -82,14 +82,16 @@ def _temporary(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
     A link stands for the cache's usual place, because torch keeps the compiled headers of a CPU's kernels there even if
     TORCHINDUCTOR_CACHE_DIR names another one.
     """
-    cache_folder = Path(tempfile.gettempdir(), f"torchinductor_{_user()}")
-    cache_folder.mkdir(exist_ok=True)
+    usual = compile_cache({})
+    usual.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
-        (scratch / cache_folder.name).symlink_to(cache_folder)
-    return {
-        "TMPDIR": str(scratch),
-        "TORCHINDUCTOR_CACHE_DIR": environment.get("TORCHINDUCTOR_CACHE_DIR", str(cache_folder)),
-    }
+        (scratch / usual.name).symlink_to(usual)
+    return {"TMPDIR": str(scratch), "TORCHINDUCTOR_CACHE_DIR": str(compile_cache(environment))}
+
+
+def compile_cache(environment: Mapping[str, str]) -> Path:
+    """Return the folder in which torch.compile keeps compiled code for later processes."""
+    return Path(environment.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{_user()}"))
 
 
 def _user() -> str:
