@@ -33,6 +33,9 @@ class Clock:
         """Return the seconds from one reached mark to another."""
         return float(end - start)
 
+    def release(self, mark: StepMark) -> None:
+        """Take back a mark that nothing will read again, for a later moment."""
+
     def synchronise(self) -> None:
         """Wait until the device has finished everything queued."""
 
@@ -58,12 +61,18 @@ class EventClock(SynchronisedClock):
     name = "device events"
     is_queued = True
 
+    def __init__(self) -> None:
+        self._free: list[StepMark] = []  # to create and to destroy an event are calls of the driver, as its use
+
     def mark(self) -> StepMark:
         import torch
 
-        event = torch.cuda.Event(enable_timing=True)
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    def release(self, mark: StepMark) -> None:
+        self._free.append(mark)
 
     def reached(self, mark: StepMark) -> bool:
         return bool(mark.query())

@@ -7,6 +7,7 @@ is queued before the step's mark, so that it holds its value once the mark is re
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -153,17 +154,21 @@ class Recorder:
 
     def drain(self) -> range:
         """Read the step ends that the device has passed since the last call; return their rows, without waiting."""
-        first = len(self._rows)
-        while self._waiting and self.clock.reached(self._waiting[0].mark):
-            self._read(self._waiting.popleft())
+        first, waiting = len(self._rows), self._waiting
+        # The device passes marks in their order, so that few of them have to be asked.
+        passed = bisect_left(range(len(waiting)), True, key=lambda row: not self.clock.reached(waiting[row].mark))
+        for _ in range(passed):
+            self._read(waiting.popleft())
         return range(first, len(self._rows))
 
     def _read(self, end: _StepEnd) -> None:
         elapsed = self.clock.seconds(self._previous, end.mark)
         host_wait = None
+        has_waited = end.resumed is not None and end.resumed is not self._previous
         if end.resumed is not None and not end.interrupted_by:
-            is_waiting = end.resumed is not self._previous
-            host_wait = self.clock.seconds(self._previous, end.resumed) / end.covers if is_waiting else 0.0
+            host_wait = self.clock.seconds(self._previous, end.resumed) / end.covers if has_waited else 0.0
+        for mark in (self._previous, *([end.resumed] if has_waited else [])):
+            self.clock.release(mark)
         self._previous = end.mark
         self._event_seconds += elapsed
         ended_at = self.started_at + self._event_seconds
