@@ -290,8 +290,10 @@ def test_a_process_that_imports_during_a_pause_trains_only_when_it_is_let_go(tmp
     assert process.child.poll() is not None, "a process that is never let go ends with the pause"
 
 
-@pytest.mark.parametrize("beside_modules", [False, True])
-def test_bytecode_is_kept_for_the_next_run_where_the_libraries_keep_none(tmp_path, monkeypatch, beside_modules):
+@pytest.mark.parametrize(("beside_modules", "of_another", "kept"), [(0, 0, True), (1, 0, False), (0, 1, False)])
+def test_bytecode_is_kept_for_the_next_run_where_the_libraries_keep_none(
+    tmp_path, monkeypatch, beside_modules, of_another, kept
+):
     library = tmp_path / "torch.py"
     library.write_text("")
     specification = importlib.util.spec_from_file_location("torch", library)
@@ -300,9 +302,12 @@ def test_bytecode_is_kept_for_the_next_run_where_the_libraries_keep_none(tmp_pat
         Path(specification.cached).write_bytes(b"")
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__spec__=specification))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + of_another)
     subprocess.run([sys.executable, "-c", "import json"], env=launch.process_environment(), check=True)
-    assert bool(list((tmp_path / "cache").glob("bytecode/**/json/__init__*.pyc"))) != beside_modules
+    assert bool(list(cache.glob("bytecode/**/json/__init__*.pyc"))) == kept
 
 
 def test_the_cool_down_counts_its_remaining_seconds_down():

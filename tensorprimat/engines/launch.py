@@ -211,8 +211,10 @@ def _kept_bytecode() -> dict[str, str]:
     specification = getattr(sys.modules.get("torch"), "__spec__", None)  # imported, so it would have its bytecode
     if specification is None or sys.pycache_prefix or os.path.isfile(specification.cached or ""):
         return {}
-    folder = processes.compile_cache(os.environ) / "bytecode"
-    return {"PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
+    cache = processes.compile_cache(os.environ)
+    if os.name != "posix" or (cache.exists() and cache.stat().st_uid != os.getuid()):
+        return {}  # nobody else may write code for this user
+    return {"PYTHONPYCACHEPREFIX": str(cache / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
