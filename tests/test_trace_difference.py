@@ -150,7 +150,7 @@ def test_the_waterfall_shows_both_steps_and_every_large_class(tmp_path, capsys):
     sides = [str(made.write(tmp_path / f"{n}.json")) for n, made in enumerate((training(), training(extra=extra)))]
     assert main(["explain", *sides, "--plot", str(tmp_path / "why.svg")]) == 0
     shown = (tmp_path / "why.svg").read_text()
-    for label in ("step of A", "step of B", "other elementwise", "+0.3", "Why is it faster?"):
+    for label in ("step of A", "step of B", "other elementwise", "+0.301", "Why is it faster?"):
         assert f"<!-- {label} -->" in shown
     assert main(["explain", sides[0], "--plot", str(tmp_path / "why.png")]) == 0
     assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")

@@ -79,6 +79,11 @@ def test_a_dimension_that_no_unit_loads_at_once_is_named(tmp_path):
     assert (notice.code, notice.values["size"]) == ("pattern_misaligned", 50257)
 
 
+def test_an_odd_number_of_tokens_is_no_alignment(tmp_path):
+    shapes = {"Input Dims": [[788, 768], [768, 3072]], "Input type": OF_16_BITS}
+    assert not patterns_of(ledger(step_of(BULK, **shapes), tmp_path))
+
+
 def recomputed(products: int) -> ChromeTrace:
     """Return a step of one layer of 4 products, of which the backward pass repeats some, and the attention."""
     made = step_of(*[BULK] * 4, ATTENTION)

@@ -118,6 +118,13 @@ def test_operators_of_nvtx_are_those_of_the_profiler(tmp_path):
     assert {one.operator.name for one in found.members["products_bf16"]} == {"aten::mm"}
 
 
+def test_an_export_of_one_process_may_lack_its_number(tmp_path):
+    nsys(tmp_path / "a.sqlite")
+    with sqlite3.connect(tmp_path / "a.sqlite") as database:
+        database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN globalPid")
+    assert shown(ledger_at(tmp_path / "a.sqlite"))["products_bf16"] == 300
+
+
 def test_a_database_of_another_program_is_refused(tmp_path):
     with sqlite3.connect(tmp_path / "other.sqlite") as database:
         database.execute("CREATE TABLE songs (title)")

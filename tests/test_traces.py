@@ -91,6 +91,39 @@ def test_a_partial_step_at_the_end_is_left_out(tmp_path):
     assert [notice.code for notice in found.notices] == ["trace_steps_left_out"]
 
 
+def test_kernels_launched_before_the_trace_belong_to_no_step_of_it(tmp_path):
+    """The device may still run a step whose launches came before the profiler started."""
+    made = ChromeTrace()
+    made.mark(0, 0, 900)
+    for number in range(4):
+        made.kernel("vectorized_elementwise_kernel", 10 + 100 * number, 100 + 100 * number)
+        made.events[:] = [one for one in made.events if one["cat"] != "cuda_runtime"]
+    for number in range(6):
+        made.kernel(GEMM, 410 + 100 * number, 510 + 100 * number, launch=20 + 10 * number)
+    found = ledger(made, tmp_path)
+    assert milliseconds(found) == {"products_bf16": 0.6}
+
+
+def test_ranges_of_a_program_or_a_server_mark_its_steps(tmp_path):
+    marks = (("iteration 7", "iteration 8"), ("train_step#1", "train_step#2"),
+             ("execute_context_1(8)_generation_0(0)", "execute_32_context_0(sq0)_generation_32(sq32)"))  # fmt: skip
+    for names in marks:
+        made = ChromeTrace()
+        for number, name in enumerate(names):
+            made.host(name, 1000 * number, 1000 * number + 900, category="user_annotation")
+            made.kernel(GEMM, 1000 * number + 100, 1000 * number + 600)
+        found = ledger(made, tmp_path)
+        assert (found.steps.by, len(found.by_step)) == ("marks", 2)
+
+
+def test_the_work_of_an_unknown_device_is_refused(tmp_path):
+    made = ChromeTrace()
+    made.host("aten::mm", 0, 100)
+    made.host("kernel", 100, 200, category="mtia_ccp_events")
+    with pytest.raises(InputError, match="device that is not known"):
+        ledger(made, tmp_path)
+
+
 def gap_of(folder: Path, *, launch: float, host: tuple[str, str] | None = None) -> str:
     """Return the class of a gap from 300 to 700 whose kernel was launched at a time."""
     made = ChromeTrace()
@@ -105,10 +138,19 @@ def gap_of(folder: Path, *, launch: float, host: tuple[str, str] | None = None) 
 
 def test_a_gap_has_the_reason_that_the_launch_after_it_shows(tmp_path):
     assert gap_of(tmp_path, launch=690) == "gap_launch"
-    assert gap_of(tmp_path, launch=290) == "gap_unexplained"
+    assert gap_of(tmp_path, launch=270) == "gap_unexplained"
     assert gap_of(tmp_path, launch=690, host=("cudaStreamSynchronize", "cuda_runtime")) == "gap_synchronisation"
     loading = ("enumerate(DataLoader)#_Iter.__next__", "user_annotation")
     assert gap_of(tmp_path, launch=690, host=loading) == "data_wait"
+
+
+def test_a_launch_shortly_before_a_gap_explains_its_beginning(tmp_path):
+    made = ChromeTrace()
+    made.mark(0, 0, 1000)
+    made.kernel(GEMM, 0, 300, launch=0)
+    made.kernel(GEMM, 700, 1000, launch=290)  # a GPU that idles starts a kernel within 20 µs
+    shown = milliseconds(ledger(made, tmp_path))
+    assert (shown["gap_launch"], shown["gap_unexplained"]) == (0.011, 0.389)
 
 
 KERNELS = {
@@ -133,6 +175,16 @@ KERNELS = {
     "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)": "communication_reduce_scatter",
     "void fbgemm_gpu::permute_indices_weights_kernel<false, int>(int)": "elementwise",
     "void (anonymous namespace)::softmax_warp_forward<float>(float*)": "attention_helpers",
+    "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*)": "attention_helpers",
+    "void store_kvcache<2048l, 4, false, long>(StoreKVCacheParams)": "attention_helpers",
+    "sage_fwd": "attention_forward",
+    "bwd_kernel_fuse": "attention_backward",
+    "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1": "products_bf16",
+    "void epilogue::impl::globalKernel<float, float, float, true, true>(int)": "products_fp32",
+    "multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<int, long>>": "elementwise",
+    "triton__0d1d2d3d4d5d": "elementwise",
+    "rocprim::detail::transform_kernel<true>": "elementwise",
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)": "communication_collective",
 }
 
 
@@ -155,6 +207,16 @@ def test_the_operator_above_a_launch_decides_before_the_name_of_the_kernel(tmp_p
     made.kernel("somebodys_own", 900, 1000)
     shown = milliseconds(ledger(made, tmp_path))
     assert (shown["products"], shown["optimizer"], shown["unknown"]) == (0.1, 0.2, 0.1)
+
+
+def test_an_all_to_all_runs_in_the_kernel_of_send_and_receive(tmp_path):
+    made = ChromeTrace()
+    made.mark(0, 0, 1000)
+    made.kernel(GEMM, 0, 50, launch=0)
+    made.under("nccl:all_to_all", "ncclDevKernel_SendRecv(x)", 100, 300)
+    made.under("nccl:send 0->1", "ncclDevKernel_SendRecv(x)", 400, 500)
+    shown = milliseconds(ledger(made, tmp_path))
+    assert (shown["communication_all_to_all"], shown["communication_send_receive"]) == (0.2, 0.1)
 
 
 def test_every_rule_gives_a_class_that_has_a_title():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,7 +16,7 @@ from tensorprimat.reports import harmless
 from tensorprimat.reports.console import fitting, paragraph
 from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, text_cell
 from tensorprimat.system.safe_text import middle_cut
-from tensorprimat.traces.classes import class_title
+from tensorprimat.traces.classes import class_title, place_of
 from tensorprimat.traces.difference import CLOCK, STEP_CONFIDENCE, LedgerChange, LedgerDifference, by_group
 from tensorprimat.traces.ledger import Ledger
 from tensorprimat.traces.patterns import patterns_of
@@ -38,14 +39,21 @@ _LEAST_KERNEL = 0.1  # of the difference of a class, of a kernel that is shown b
 _KERNEL_CHARACTERS = 34  # of a kernel's name, so that the table fits into 80 columns
 
 
-def in_milliseconds(value: float | None) -> str:
-    """Return seconds as a number of milliseconds."""
-    return UNMEASURED if value is None else quantities.fixed(1000 * value, 1)
+def milliseconds_text(step: float, *, signed: bool = False) -> Callable[[float | None], str]:
+    """Return a function that writes seconds as milliseconds, with the decimals that a step of this length needs.
 
+    >>> milliseconds_text(0.97)(0.0465), milliseconds_text(0.004)(0.00017), milliseconds_text(0.97, signed=True)(0.0646)
+    ('46.5', '0.170', '+64.6')
+    """
+    decimals = min(max(3 - math.floor(math.log10(1000 * step)), 1), 4) if step > 0 else 1
 
-def signed_milliseconds(value: float | None) -> str:
-    """Return seconds as a number of milliseconds with its sign."""
-    return UNMEASURED if value is None else f"{'-' if value < 0 else '+'}{quantities.fixed(abs(1000 * value), 1)}"
+    def text(value: float | None) -> str:
+        if value is None:
+            return UNMEASURED
+        sign = ("-" if value < 0 else "+") if signed else ""
+        return sign + quantities.fixed(abs(1000 * value) if signed else 1000 * value, decimals)
+
+    return text
 
 
 def heading(ledger: Ledger) -> str:
@@ -62,22 +70,27 @@ def heading(ledger: Ledger) -> str:
 
 
 def rate_text(rate: Rate | None) -> str:
-    """Return a rate with its share of the peak.
+    """Return a rate with the work of a step and the peak of the device.
 
-    >>> rate_text(Rate(amount=1e12, per_second=2.4e12, peak=4.8e12, unit="B"))
-    '2.4 TB/s, 50 % of 4.8'
+    >>> rate_text(Rate(amount=112e9, per_second=2.4e12, peak=4.8e12, unit="B"))
+    '112 GB, 2.4 of 4.8 TB/s'
     """
     if rate is None:
         return ""
-    text = f"{with_prefix(rate.unit)(quantities.to_digits(rate.per_second, 3))}/s"
+    with_unit = with_prefix(rate.unit)
+    work = f"{with_unit(quantities.to_digits(rate.amount, 3))}, "
+    shown = f"{with_unit(quantities.to_digits(rate.per_second, 3))}/s"
     if rate.peak is None:
-        return text
-    return f"{text}, {percent(rate.per_second / rate.peak, 0)} of {quantities.significant(rate.peak / 1e12)}"
+        return work + shown
+    peak = f"{with_unit(quantities.to_digits(rate.peak, 4))}/s"
+    value, _, unit = shown.partition(" ")
+    return f"{work}{value if peak.endswith(unit) else shown} of {peak}"
 
 
 def ledger_table(ledger: Ledger, rates: Mapping[str, Rate]) -> Table:
     """Return the classes of a step with their time, share, launches and rate."""
     shown = {name: time for name, time in ledger.classes.items() if time >= _LEAST_SHARE * ledger.step_seconds}
+    in_milliseconds = milliseconds_text(ledger.step_seconds)
     rows: list[tuple[TableCell, ...]] = [
         (
             text_cell(class_title(name)), figure_cell(time, in_milliseconds),
@@ -91,8 +104,8 @@ def ledger_table(ledger: Ledger, rates: Mapping[str, Rate]) -> Table:
     if len(shown) < len(ledger.classes):
         rows.append((text_cell("all others"), figure_cell(rest, in_milliseconds), *[text_cell("")] * 3))
     rows.append((text_cell("step"), figure_cell(ledger.step_seconds, in_milliseconds), *[text_cell("")] * 3))
-    columns = headed(("class", "ms a step", "share", "launches", "rate"), words=("class", "rate"))
-    if not rates:
+    columns = headed(("class", "ms a step", "share", "launches", "work and rate"), words=("class", "work and rate"))
+    if not shown.keys() & rates.keys():
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return Table(key="ledger", title="Ledger of a step", columns=columns, rows=tuple(rows), sortable=False)
 
@@ -100,35 +113,53 @@ def ledger_table(ledger: Ledger, rates: Mapping[str, Rate]) -> Table:
 def difference_table(difference: LedgerDifference) -> Table:
     """Return what each class contributes to the difference, with the kernels that matter below it."""
     step = difference.total.baseline or 0.0
-    rows: list[tuple[TableCell, ...]] = [_row("step of A", difference.total, only=0)]
+    rows: list[tuple[TableCell, ...]] = [_row("step of A", difference.total, step, only=0)]
     hidden = 0.0
     for row in difference.rows:
         if max(row.baseline or 0.0, row.candidate or 0.0, abs(row.difference)) < _LEAST_SHARE * step:
             hidden += row.difference
             continue
-        rows.append(_row(_row_title(row), row))
+        rows.append(_row(_row_title(row), row, step))
         if row.is_shown and abs(row.difference) >= _LEAST_EXPLAINED * abs(difference.total.difference):
             rows += _kernels(difference, row)
     if hidden:
-        others = figure_cell(hidden, signed_milliseconds)
+        others = figure_cell(hidden, milliseconds_text(step, signed=True))
         rows.append((text_cell("all others"), *[text_cell("")] * 2, others, text_cell("")))
-    rows.append(_row("step of B", difference.total, only=1))
+    rows.append(_row("step of B", difference.total, step, only=1))
     level = f"{quantities.confidence_level(STEP_CONFIDENCE)} interval"
     columns = headed(("class", "A, ms", "B, ms", "B − A, ms", level), words=("class", level))
     return Table(key="difference", title="Difference of a step", columns=columns, rows=tuple(rows), sortable=False)
 
 
-def _row(title: str, row: LedgerChange, only: int | None = None) -> tuple[TableCell, ...]:
-    """Return the cells of a row. only: the side of a row that ends the table, whose difference stands at B."""
+def rates_table(rates: Sequence[Mapping[str, Rate]]) -> Table | None:
+    """Return the work of classes and the rate of each side; None without rates on both sides."""
+    rows = []
+    for name in sorted(rates[0].keys() & rates[1].keys(), key=place_of):
+        both = [side[name] for side in rates]
+        amounts = [with_prefix(rate.unit)(quantities.to_digits(rate.amount, 3)) for rate in both]
+        texts = [
+            f"{with_prefix(rate.unit)(quantities.to_digits(rate.per_second, 3))}/s"
+            + ("" if rate.peak is None else f", {percent(rate.per_second / rate.peak, 0)}")
+            for rate in both
+        ]
+        work = " and ".join(dict.fromkeys(amounts))
+        rows.append((text_cell(class_title(name)), text_cell(work), *map(text_cell, texts)))
+    headings = ("class", "work of a step", "A, of its peak", "B")
+    columns = headed(headings, words=headings)
+    return Table(key="rates", title="Rates", columns=columns, rows=tuple(rows), sortable=False) if rows else None
+
+
+def _row(title: str, row: LedgerChange, step: float, only: int | None = None) -> tuple[TableCell, ...]:
+    """Return the cells of a row. step: seconds of a step of A; only: the side of a row at an end of the table."""
     sides = [row.baseline, row.candidate]
-    shown = [figure_cell(value, in_milliseconds) if only in (None, place) and value is not None else text_cell("")
+    shown = [figure_cell(value, milliseconds_text(step)) if only in (None, place) and value is not None else text_cell("")
              for place, value in enumerate(sides)]  # fmt: skip
     if only == 0:
         return (text_cell(title), *shown, text_cell(""), text_cell(""))
     interval = text_cell("")
     if row.low is not None and row.high is not None:
-        interval = TableCell(text=_interval(row) if row.is_shown else "~")
-    return (text_cell(title), *shown, figure_cell(row.difference, signed_milliseconds), interval)
+        interval = TableCell(text=_interval(row, step) if row.is_shown else "~")
+    return (text_cell(title), *shown, figure_cell(row.difference, milliseconds_text(step, signed=True)), interval)
 
 
 def _kernels(difference: LedgerDifference, row: LedgerChange) -> list[tuple[TableCell, ...]]:
@@ -138,12 +169,13 @@ def _kernels(difference: LedgerDifference, row: LedgerChange) -> list[tuple[Tabl
         for side, factor in ((difference.baseline, 1.0), (difference.candidate, difference.scale))
     ]
     changes = {name: times[1].get(name, 0.0) - times[0].get(name, 0.0) for name in {**times[0], **times[1]}}
+    step = difference.total.baseline or 0.0
     largest = sorted(changes, key=lambda name: -abs(changes[name]))[:_MOST_KERNELS]
     return [
         (
             text_cell(f"· {middle_cut(name, _KERNEL_CHARACTERS)}"),
-            *(figure_cell(side.get(name), in_milliseconds) if name in side else text_cell("") for side in times),
-            figure_cell(changes[name], signed_milliseconds), text_cell(""),
+            *(figure_cell(side.get(name), milliseconds_text(step)) if name in side else text_cell("") for side in times),
+            figure_cell(changes[name], milliseconds_text(step, signed=True)), text_cell(""),
         )
         for name in largest
         if abs(changes[name]) >= _LEAST_KERNEL * abs(row.difference) and len(changes) > 1
@@ -157,7 +189,7 @@ def sentence(difference: LedgerDifference) -> str:
     """
     total = difference.total
     if not total.is_shown:
-        return f"The steps of A and B show no difference: {_interval(total)} ms a step"
+        return f"The steps of A and B show no difference: {_interval(total, total.baseline or 0.0)} ms a step"
     sign = -1 if total.difference < 0 else 1
     word, other = ("faster", "slower") if sign < 0 else ("slower", "faster")
     shown = by_group({row.name: row.difference for row in difference.rows if row.is_shown})
@@ -175,8 +207,9 @@ _GROUP_TITLES = {"products": "products", "attention": "attention", "recomputed w
                  "gaps": "gaps", "clock": "clock of the GPU"}  # fmt: skip
 
 
-def _interval(row: LedgerChange) -> str:
-    return f"{signed_milliseconds(row.low)} to {signed_milliseconds(row.high)}"
+def _interval(row: LedgerChange, step: float) -> str:
+    text = milliseconds_text(step, signed=True)
+    return f"{text(row.low)} to {text(row.high)}"
 
 
 def contributions(difference: LedgerDifference, most: int) -> list[tuple[str, float]]:
@@ -240,6 +273,8 @@ def print_explanation(
         parts += [paragraph(notice, "yellow", width=width, bullet="• ") for notice in found.notices]
         parts += [paragraph(f"{sentence(found)}.", "bold", width=width), Text()]
         parts.append(fitting(difference_table(found), width=width))
+        if (table := rates_table(rates)) is not None:
+            parts += [Text(), fitting(table, width=width)]
     else:
         parts.append(fitting(ledger_table(ledgers[0], rates[0]), width=width))
     parts.append(Text())

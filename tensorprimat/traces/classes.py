@@ -91,11 +91,15 @@ def _class_of(name: str, chain: tuple[str, ...]) -> str:
 
 def _collective(name: str, chain: Sequence[str]) -> str:
     """Return the kind of a collective, from its kernel's name or the operators around it."""
-    texts = (name, *reversed(chain))
-    return next(
-        (kind for text in texts for kind, pattern in _COLLECTIVES.items() if re.search(pattern, text, re.IGNORECASE)),
-        "unknown_collective",
-    )
+    kinds = [
+        kind
+        for text in (name, *reversed(chain))
+        for kind, pattern in _COLLECTIVES.items()
+        if re.search(pattern, text, re.IGNORECASE)
+    ]
+    if kinds[:1] == ["send_receive"] and "all_to_all" in kinds:
+        return "all_to_all"  # NCCL's kernel for it is that of send and receive
+    return kinds[0] if kinds else "collective"
 
 
 @cache

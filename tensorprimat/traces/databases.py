@@ -34,18 +34,29 @@ def read_database(path: Path) -> list[Trace]:
 
 
 def _rows(database: sqlite3.Connection, tables: set[str], table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table or view; none where the database has none of this name."""
+    """Yield the rows of a table or view; none where the database has none of this name. A missing column is NULL."""
     if table in tables:
-        yield from database.execute(f"SELECT {columns} FROM {table}")  # names of this module
+        known = {*_columns(database, table), "start", "end"}
+        wanted = re.sub(r"[A-Za-z]\w*", lambda name: name[0] if name[0] in known else "NULL", columns)
+        yield from database.execute(f"SELECT {wanted} FROM {table}")  # names of this module
+
+
+def _columns(database: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
 
 
 def _of_nsys(database: sqlite3.Connection, tables: set[str], path: Path) -> Recording:
     made = Recording(path=str(path), profiler="Nsight Systems")
     made.devices = dict(_rows(database, tables, "TARGET_INFO_GPU", "id, name"))
     text = dict(_rows(database, tables, "StringIds", "id, value"))
+    one_process = "globalPid" not in _columns(database, "CUPTI_ACTIVITY_KIND_KERNEL")
+
+    def launch(process: int, number: int) -> tuple[int, int]:
+        return 0 if one_process else process & _OF_PROCESS, number
+
     call = "start, end, globalTid, correlationId, nameId"
     for start, end, thread, key, name in _rows(database, tables, "CUPTI_ACTIVITY_KIND_RUNTIME", call):
-        made.calls.append(HostCall(text[name], start / 1e9, end / 1e9, thread, (thread & _OF_PROCESS, key)))
+        made.calls.append(HostCall(text[name], start / 1e9, end / 1e9, thread, launch(thread, key)))
     columns = "start, end, deviceId, streamId, globalPid, correlationId"
     kinds = {"KERNEL": ("kernel", f"{columns}, demangledName, gridX || ',' || gridY || ',' || gridZ"),
              "MEMCPY": ("copy", f"{columns}, copyKind, ''"), "MEMSET": ("memset", f"{columns}, 0, ''")}  # fmt: skip
@@ -53,8 +64,8 @@ def _of_nsys(database: sqlite3.Connection, tables: set[str], path: Path) -> Reco
         rows = _rows(database, tables, f"CUPTI_ACTIVITY_KIND_{table}", wanted)
         for start, end, device, stream, process, key, name, grid in rows:
             shown = text[name] if kind == "kernel" else table.capitalize()
-            kernel = Kernel(shown, start / 1e9, end / 1e9, str(stream), kind, grid=grid)
-            made.work.append((device, (process & _OF_PROCESS, key), kernel))
+            kernel = Kernel(shown, start / 1e9, end / 1e9, str(stream), kind, grid=grid or "")
+            made.work.append((device, launch(process, key), kernel))
     ranges = "start, end, globalTid, text, textId, eventType"
     for start, end, thread, own, named, kind in _rows(database, tables, "NVTX_EVENTS", ranges):
         shown = own or text.get(named)

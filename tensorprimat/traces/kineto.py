@@ -13,6 +13,8 @@ from tensorprimat.traces.recording import HostCall, Recording
 
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
 _HOST_CALLS = {"cuda_runtime", "cuda_driver", "xpu_runtime", "runtime"}
+_OF_OTHERS = {"mtia_ccp_events", "hpu_op"}
+"""Categories of devices whose work is not read."""
 _RANGES = {"cpu_op", "user_annotation"}
 _TRIES = 50  # places at which a cut file may end: an event has few closing brackets inside it
 
@@ -51,6 +53,8 @@ def read_kineto(data: bytes, path: Path) -> list[Trace]:
     """Return the trace of each device. data: the JSON document. Raises InputError for one that is no trace."""
     document, is_cut = _decoded(data, path)
     events = [one for one in document.events if one.ph == "X" and one.cat != "python_function"]
+    if others := _OF_OTHERS.intersection(one.cat for one in events):
+        raise InputError(f"work of a device that is not known ({', '.join(sorted(others))})", path=path)
     origin = min((one.ts for one in events), default=0.0)
     facts = document.distributed or {}
     made = Recording(

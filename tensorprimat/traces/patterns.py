@@ -77,17 +77,21 @@ def _full_precision(ledger: Ledger) -> _Values | None:
 
 
 def _misaligned(ledger: Ledger) -> _Values | None:
-    odd: dict[int, float] = {}
+    products: list[tuple[Kernel, list[Any]]] = []
     for name, kernels in ledger.members.items():
         for kernel in kernels if name.startswith(MATRIX_PRODUCTS) and name != f"{MATRIX_PRODUCTS}_fp32" else ():
-            shapes = inputs_of(kernel.operator.shapes, kernel.operator.types) if kernel.operator else ()
-            sizes = [size for shape, _ in shapes if len(shape) == 2 for size in shape if size % _ALIGNED and size > 1]
-            if sizes:
-                odd[max(sizes)] = odd.get(max(sizes), 0.0) + kernel.end - kernel.start
+            inputs = inputs_of(kernel.operator.shapes, kernel.operator.types) if kernel.operator else ()
+            products.append((kernel, [shape for shape, _ in inputs if len(shape) == 2]))
+    # A row of an output is contiguous, so its length counts; the number of rows, such as that of tokens, does not.
+    lengths = {shapes[-1][1] for _, shapes in products if shapes and shapes[-1][1] % _ALIGNED and shapes[-1][1] > 1}
+    odd: dict[int, float] = {}
+    for kernel, shapes in products:
+        if found := lengths.intersection(size for shape in shapes for size in shape):
+            odd[max(found)] = odd.get(max(found), 0.0) + kernel.end - kernel.start
     if not odd:
         return None
-    found = _share(ledger, sum(odd.values()) / len(ledger.by_step))
-    return found and {**found, "size": max(odd, key=lambda size: odd[size])}
+    share = _share(ledger, sum(odd.values()) / len(ledger.by_step))
+    return share and {**share, "size": max(odd, key=lambda size: odd[size])}
 
 
 def _exposed(ledger: Ledger) -> _Values | None:

@@ -66,6 +66,8 @@ class Kernel:
     """kernel, copy or memset."""
     launched: float | None = None
     """Start of the host's call that launched it; None where the trace has none."""
+    queued: float | None = None
+    """End of that call."""
     operator: Operator | None = None
     grid: str = ""
     bytes: float | None = None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensorprimat.core.notices import Notice
 from tensorprimat.traces.record import HostSpan, Kernel, Operator, Trace, innermost, nested, own_time
 
-_MARK = re.compile(r"ProfilerStep#?\d+")
+_MARKS = (
+    re.compile(r"^ProfilerStep#?\d+"),
+    re.compile(r"(?i)^(train(ing)?[ _])?(step|iter(ation)?)[ _#:]*\d+$"),
+    re.compile(r"^execute_(\w+_)?context_\d+"),
+)
+"""Ranges that mark a step: of PyTorch's profiler, of a program's own, of an inference server; the first that occur."""
 _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunch|GraphLaunch|urEnqueueKernelLaunch", re.IGNORECASE)
 _WAIT = re.compile(r"(Stream|Device|Event)Synchronize|urQueueFinish|urEventWait")
 _DATA = re.compile(r"DataLoader.*__next__")
@@ -47,21 +52,22 @@ class Recording:
 
     def traces(self) -> list[Trace]:
         """Return the trace of each device; of a recording without calls to a device, that of the operators."""
-        marks = self._spans(_MARK)
-        data_waits = self._spans(_DATA)
+        mark = next((one for one in _MARKS if self._spans(one)), _MARKS[0])
         threads = {
-            thread: nested(one for one in found if not (_MARK.match(one.name) or _DATA.search(one.name)))
+            thread: nested(one for one in found if not (mark.search(one.name) or _DATA.search(one.name)))
             for thread, found in self.ranges.items()
         }
         starts = {thread: [one.start for one in found] for thread, found in threads.items()}
         by_key = {call.key: call for call in self.calls if call.key}
         devices: dict[Any, list[Kernel]] = defaultdict(list)
+        launching: dict[Any, set[Hashable]] = defaultdict(set)
         seen: set[Hashable] = set()
         for device, key, kernel in self.work:
             call = by_key.get(key)
             if call is not None:
                 seen.add(key)
-                kernel.launched = call.start
+                launching[device].add(call.thread)
+                kernel.launched, kernel.queued = call.start, call.end
                 kernel.operator = innermost(threads.get(call.thread, []), starts.get(call.thread, []), call.start)
             devices[device].append(kernel)
         launches = [call for call in by_key.values() if _LAUNCH.search(call.name)]
@@ -72,7 +78,8 @@ class Recording:
             Trace(
                 path=self.path, profiler=self.profiler, device="cpu" if device == "cpu" else self._name(device),
                 rank=self.rank, world_size=self.world_size, kernels=sorted(kernels, key=lambda kernel: kernel.start),
-                marks=marks, waits=sorted(waits, key=lambda span: span.start), data_waits=data_waits,
+                marks=self._spans(mark, launching[device]), waits=sorted(waits, key=lambda span: span.start),
+                data_waits=self._spans(_DATA, launching[device]),
                 launches=len(launches), lost=sorted(call.start for call in launches if call.key not in seen),
                 is_cut=self.is_cut, has_operators=any(threads.values()),
                 has_shapes=any(one.shapes for found in threads.values() for one in found),
@@ -81,9 +88,14 @@ class Recording:
             for device, kernels in devices.items()
         ]  # fmt: skip
 
-    def _spans(self, name: re.Pattern[str]) -> list[HostSpan]:
-        """Return the ranges of the host whose name matches, in the order of their start."""
-        found = (one for operators in self.ranges.values() for one in operators if name.search(one.name))
+    def _spans(self, name: re.Pattern[str], threads: Collection[Hashable] = ()) -> list[HostSpan]:
+        """Return the ranges of the host whose name matches, in the order of their start.
+
+        threads: those that launch a device's work; ranges of others count only where these have none.
+        """
+        every = {thread: [one for one in found if name.search(one.name)] for thread, found in self.ranges.items()}
+        chosen = [thread for thread in threads if every.get(thread)] or list(every)
+        found = (one for thread in chosen for one in every[thread])
         return sorted((HostSpan(one.start, one.end, one.name) for one in found), key=lambda span: span.start)
 
     def _name(self, device: Any) -> str | None:

@@ -90,6 +90,7 @@ def _by_marks(trace: Trace, work: Sequence[int]) -> StepWindows | None:
     marks = trace.marks
     if not marks:
         return None
+    work = _recorded(trace, work)
     starts = [mark.start for mark in marks]
     groups: list[list[Kernel]] = [[] for _ in marks]
     for place in work:
@@ -111,6 +112,12 @@ def _by_marks(trace: Trace, work: Sequence[int]) -> StepWindows | None:
     waited = found[-1][1] <= filled[-1][0].end and len(found) == len(filled)
     clock = sum(mark.end - mark.start for mark, _ in filled) - max(0.0, first - filled[0][0].start)
     return StepWindows(windows=found, by="marks", clock_seconds=clock if waited else None, left_out=left_out)
+
+
+def _recorded(trace: Trace, work: Sequence[int]) -> Sequence[int]:
+    """Return the work without that at the start whose launches precede the trace, where most others are in it."""
+    first = next((order for order, place in enumerate(work) if trace.kernels[place].launched is not None), 0)
+    return work[first:] if 2 * first < len(work) else work
 
 
 def _by_optimizer(trace: Trace, classes: Sequence[str], work: Sequence[int]) -> StepWindows | None:

@@ -44,9 +44,9 @@ def waterfall(found: LedgerDifference, formats: Sequence[str] = ("png",)) -> dic
         for place, (_, _, end, _) in enumerate(bars[:-1]):
             axes.plot((end, end), (place, place + 1), color=FAINT, linewidth=0.8)
         for place, value in ((0, one), (len(bars) - 1, other)):
-            _write(axes, report.in_milliseconds(value / 1000), value, place)
+            _write(axes, report.milliseconds_text(one / 1000)(value / 1000), value, place)
         for place, (_, seconds) in enumerate(parts, start=1):
-            _write(axes, report.signed_milliseconds(seconds), max(bars[place][1:3]), place)
+            _write(axes, report.milliseconds_text(one / 1000, signed=True)(seconds), max(bars[place][1:3]), place)
         axes.set_xlabel("ms a step" + ("" if left == 0 else "; the axis does not begin at zero"))
 
     return canvas.drawn(fill, formats)
@@ -61,11 +61,12 @@ def ledger_bars(found: Ledger, formats: Sequence[str] = ("png",)) -> dict[str, b
     ]
 
     def fill(figure: Any) -> None:
-        sentences = [f"{report.heading(found)}: {report.in_milliseconds(found.step_seconds)} ms a step."]
+        text = report.milliseconds_text(found.step_seconds)
+        sentences = [f"{report.heading(found)}: {text(found.step_seconds)} ms a step."]
         axes = canvas.framed(figure, "Ledger of a step", sentences, 0.8 + _ROW_INCHES * len(bars)).subplots()
         _draw(axes, bars, 0.0, max(end for _, _, end, _ in bars))
         for place, (_, _, end, _) in enumerate(bars):
-            _write(axes, report.in_milliseconds(end / 1000), end, place)
+            _write(axes, text(end / 1000), end, place)
         axes.set_xlabel("ms a step")
 
     return canvas.drawn(fill, formats)
