@@ -152,7 +152,8 @@ def rates_table(rates: Sequence[Mapping[str, Rate]]) -> Table | None:
 def _row(title: str, row: LedgerChange, step: float, only: int | None = None) -> tuple[TableCell, ...]:
     """Return the cells of a row. step: seconds of a step of A; only: the side of a row at an end of the table."""
     sides = [row.baseline, row.candidate]
-    shown = [figure_cell(value, milliseconds_text(step)) if only in (None, place) and value is not None else text_cell("")
+    text = milliseconds_text(step)
+    shown = [figure_cell(value, text) if only in (None, place) and value is not None else text_cell("")
              for place, value in enumerate(sides)]  # fmt: skip
     if only == 0:
         return (text_cell(title), *shown, text_cell(""), text_cell(""))
@@ -170,11 +171,12 @@ def _kernels(difference: LedgerDifference, row: LedgerChange) -> list[tuple[Tabl
     ]
     changes = {name: times[1].get(name, 0.0) - times[0].get(name, 0.0) for name in {**times[0], **times[1]}}
     step = difference.total.baseline or 0.0
+    text = milliseconds_text(step)
     largest = sorted(changes, key=lambda name: -abs(changes[name]))[:_MOST_KERNELS]
     return [
         (
             text_cell(f"· {middle_cut(name, _KERNEL_CHARACTERS)}"),
-            *(figure_cell(side.get(name), milliseconds_text(step)) if name in side else text_cell("") for side in times),
+            *(figure_cell(side.get(name), text) if name in side else text_cell("") for side in times),
             figure_cell(changes[name], milliseconds_text(step, signed=True)), text_cell(""),
         )
         for name in largest

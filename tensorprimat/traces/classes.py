@@ -122,9 +122,17 @@ def precision_of(kernel: Kernel) -> str | None:
     return stated or named
 
 
+def _first_class(kernel: Kernel) -> str:
+    """Return the class of a kernel without regard to recomputation."""
+    if kernel.kind == "kernel":
+        return _class_of(kernel.name, kernel.chain)
+    cleared = rules("memsets") if kernel.kind == "memset" else ()
+    return next((rule.gives for rule in cleared if rule.fits(kernel.name, kernel.chain)), COPIES)
+
+
 def classify(trace: Trace) -> list[str]:
     """Return the class of each kernel of a trace."""
-    found = [COPIES if kernel.kind != "kernel" else _class_of(kernel.name, kernel.chain) for kernel in trace.kernels]
+    found = [_first_class(kernel) for kernel in trace.kernels]
     repeated = _recomputed(trace, found)
     for place, (kernel, name) in enumerate(zip(trace.kernels, found, strict=True)):
         if place in repeated:
@@ -155,8 +163,9 @@ def _recomputed(trace: Trace, classes: Sequence[str]) -> set[int]:
     products = [
         (place, trace.kernels[place])
         for place in hidden
-        if classes[place]
-        == MATRIX_PRODUCTS  # but those of a fused loss, which computes its gradient in the forward pass
+        if classes[place] == MATRIX_PRODUCTS
+        and trace.kernels[place].kind
+        == "kernel"  # but those of a fused loss, which computes its gradient in the forward pass
         and not any(search(one) for search in of_loss for one in trace.kernels[place].chain)
     ]
     first = {(kernel.name, kernel.grid) for place, kernel in products if not backward[place]}

@@ -13,11 +13,13 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.traces.classes import COMMUNICATION, COPIES, MATRIX_PRODUCTS, RECOMPUTED_CLASSES, place_of
 from tensorprimat.traces.ledger import Ledger
-from tensorprimat.traces.work import TraceFacts, first_flops
+from tensorprimat.traces.work import OF_BATCHES, TraceFacts, attended_tokens, first_flops
 
 CLOCK = "clock"
 STEP_CONFIDENCE = 0.95
 _ALIKE = 0.03  # by which counts of work may miss a whole multiple
+_MOST_FUSED = 2.0  # of the products of equal work: query, key and value, or gate and up, in one
+_OF_WEIGHTS = (MATRIX_PRODUCTS, "convolution")
 _FUSED = 0.05  # more launches a step than that are other work
 _OF_CLOCK = ("products", "convolution", "attention", "recomputed_products", "recomputed_attention")
 """Classes whose speed follows the clock of the GPU; the others wait for memory."""
@@ -75,12 +77,13 @@ def work_ratio(baseline: Ledger, candidate: Ledger) -> float:
     """Return how many times the work of a step of A a step of B does: 1, a whole number, or one over such a number.
 
     Raises InputError where the two are no steps of one training. FLOPs of the products, where both have shapes, else
-    calls of attention decide; without either, the number of products does.
+    calls of attention decide; without either, the number of products does. Where one step does more work than the
+    other, the number of products has to be equal or to grow with the work; of equal work, fusion may change it.
     """
-    pairs = {
+    products = _first_products(baseline), _first_products(candidate)
+    pairs: dict[str, tuple[float | None, float | None]] = {
         "products (FLOP)": (first_flops(baseline), first_flops(candidate)),
         "calls of attention": (baseline.launches("attention_forward"), candidate.launches("attention_forward")),
-        "matrix products": (_first_products(baseline), _first_products(candidate)),
     }
     backward = [any(one.operator and one.operator.is_backward for one in side.trace.kernels)
                 for side in (baseline, candidate)]  # fmt: skip
@@ -92,22 +95,47 @@ def work_ratio(baseline: Ledger, candidate: Ledger) -> float:
             f"A ran on {worlds[0]} ranks and B on {worlds[1]}, and nothing shows that a rank does the same work; name "
             "traces of one program on equally many ranks, or with shapes"
         )
-    for what, (one, other) in pairs.items():
-        if one is None or other is None or not (one or other):
+    for what, (one, other) in (pairs | {"matrix products": products}).items():
+        if not one or not other:
             continue
-        ratio = other / one if one else math.inf
-        times = max(1, round(ratio)) if ratio >= 1 else 1 / max(1, round(1 / ratio)) if ratio else 0.0
-        if not math.isfinite(ratio) or abs(ratio - times) > _ALIKE * max(times, ratio):
+        times = _multiple(one, other)
+        if times != 1 and what == "matrix products" and any(pairs["calls of attention"]):
+            times = None
+        if times is None or not _same_program(*products, times):
             raise InputError(
-                f"the traces are of unlike programs: a step of A has {quantities.significant(one)} {what}, "
-                f"one of B {quantities.significant(other)}, which is no multiple; name traces of one model"
+                f"the traces are of unlike programs: a step of A has {quantities.significant(one)} {what} and "
+                f"{quantities.significant(products[0])} products, one of B {quantities.significant(other)} and "
+                f"{quantities.significant(products[1])}, which are no multiples; name traces of one model"
             )
-        return float(times)
+        return times
+    if any(products):
+        raise InputError("only one of the traces has matrix products, so they are of unlike programs")
     return 1.0
 
 
+def _same_program(one: float, other: float, times: float) -> bool:
+    """Return True if steps of A and B, of which B does so many times the work, can have so many products."""
+    if not one or not other:
+        return one == other
+    if times == 1:
+        return 1 / _MOST_FUSED < other / one < _MOST_FUSED
+    count = _multiple(one, other)
+    return count is not None and _multiple(count, times) is not None
+
+
+def _multiple(one: float, other: float) -> float | None:
+    """Return which whole multiple of a number another one is, or one over it; None if it is neither."""
+    ratio = max(one, other) / min(one, other)
+    if abs(ratio - round(ratio)) > _ALIKE:
+        return None
+    return float(round(ratio)) if other >= one else 1 / round(ratio)
+
+
 def _first_products(ledger: Ledger) -> float:
-    return ledger.launches(MATRIX_PRODUCTS) + ledger.launches("convolution")
+    """Return the products of a step with the weights; those of an attention that runs as products do not count."""
+    kernels = (one for name, found in ledger.members.items() if name.startswith(_OF_WEIGHTS) for one in found)
+    counted = sum(not (one.operator and one.operator.name in OF_BATCHES) for one in kernels)
+    return counted / len(ledger.by_step)
 
 
 def _row(name: str | None, baseline: Ledger, candidate: Ledger, scale: float) -> LedgerChange:
@@ -146,23 +174,31 @@ def _with_clock(rows: list[LedgerChange], baseline: float | None, candidate: flo
     return [*map(without, rows), clock]
 
 
+def _differs(one: float, other: float, times: float, least: float) -> bool:
+    """Return True if a count per step is neither equal nor as many times as the work."""
+    return all(abs(other / factor - one) > least * max(one, other / factor) for factor in (1.0, times))
+
+
 def _differing_work(baseline: Ledger, candidate: Ledger, times: float) -> list[Notice]:
     """Return what the two steps do not have in common, which the difference of their times includes."""
     found = []
     if times != 1:
         found.append(Notice("trace_batches_differ", "work", times=times))
+    lengths = [attended_tokens(ledger) for ledger in (baseline, candidate)]
+    if None not in lengths and lengths[0] != lengths[1]:
+        found.append(Notice("trace_sequences_differ", "work", ours=lengths[0], theirs=lengths[1]))
     precisions = [_precisions(ledger) for ledger in (baseline, candidate)]
     if precisions[0] != precisions[1]:
         found.append(Notice("trace_precisions_differ", "work", ours=precisions[0], theirs=precisions[1]))
     shares = [sum(ledger.launches(name) for name in RECOMPUTED_CLASSES.values()) for ledger in (baseline, candidate)]
-    if abs(shares[1] / times - shares[0]) > _ALIKE * max(shares):
+    if _differs(shares[0], shares[1], times, _ALIKE):
         found.append(Notice("trace_recomputation_differs", "work", ours=shares[0], theirs=shares[1]))
     others = ("recomputed", COMMUNICATION, COPIES)
     launches = [
         sum(ledger.launches(name) for name in ledger.items if not name.startswith(others))
         for ledger in (baseline, candidate)
     ]
-    if abs(launches[1] / times - launches[0]) > _FUSED * max(launches[0], launches[1] / times):
+    if _differs(launches[0], launches[1], times, _FUSED):
         found.append(Notice("trace_fusion_differs", "work", ours=launches[0], theirs=launches[1]))
     return found
 

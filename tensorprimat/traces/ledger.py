@@ -110,7 +110,7 @@ def ledger_of(trace: Trace, *, whole: bool = False) -> Ledger:
             step[name] += float(time)
             key = (name, short_name(kernel.name))
             seconds[key] += float(time)
-            if start <= kernel.start < end:
+            if start <= kernel.start < end and (kernel.kind == "kernel" or name == COPIES):
                 launches[key] += 1
                 members[name].append(kernel)
         for name, time in _gaps(trace, begun, done, start, end):

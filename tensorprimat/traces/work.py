@@ -28,6 +28,10 @@ _FIRST = {"aten::mm": 0, "aten::bmm": 0, "aten::_scaled_mm": 0, "aten::addmm": 1
 """Product → place of its first matrix among its inputs."""
 
 
+OF_BATCHES = ("aten::bmm", "aten::baddbmm")
+"""Products of an attention that runs as products; the weights have none of them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TraceFacts:
     """Facts about a side that a trace does not hold."""
@@ -93,10 +97,28 @@ def _total(kernels: Iterable[Kernel], amount: Callable[[Operator | None], float 
 
 
 def first_flops(ledger: Ledger) -> float | None:
-    """Return the FLOPs of the products of a step, without repeated ones; None where the trace has no shapes."""
-    kernels = [one for name, found in ledger.members.items() if name.startswith(MATRIX_PRODUCTS) for one in found]
+    """Return the FLOPs of the products of a step with the weights, without repeated ones; None without shapes."""
+    kernels = [
+        one
+        for name, found in ledger.members.items()
+        if name.startswith(MATRIX_PRODUCTS)
+        for one in found
+        if not (one.operator and one.operator.name in OF_BATCHES)
+    ]
     total = _total(kernels, product_flops) if ledger.trace.has_shapes else None
     return None if total is None else total / len(ledger.by_step)
+
+
+def attended_tokens(ledger: Ledger) -> int | None:
+    """Return the tokens of a sequence from the query of the first attention; None where the trace has no shapes."""
+    for kernel in ledger.members.get("attention_forward", ()):
+        operator = kernel.operator
+        while operator is not None and not operator.name.startswith("aten::_scaled_dot_product_"):
+            operator = operator.parent
+        for shape, _ in inputs_of(operator.shapes, operator.types)[:1] if operator else ():
+            if len(shape) == 4:  # batch, heads, tokens, width of a head
+                return int(shape[2])
+    return None
 
 
 def rates_of(ledger: Ledger, facts: TraceFacts) -> Mapping[str, Rate]:
