@@ -2,9 +2,11 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from chrome_traces import training
 from each import in_each
 from plausible import result
 from test_run_command import LAPTOP, engine, folder, run  # noqa: F401  # fixtures
@@ -15,6 +17,7 @@ from tensorprimat.core.summary import summarise
 from tensorprimat.engines import prepare
 from tensorprimat.session.budget import Budget, decide_runs, half_width
 from tensorprimat.session.plan import Job
+from tensorprimat.session.runs import ModelOutcome
 
 QUICK = ("--engine", "torch", "--steps", "8", "--warmup-steps", "1", "--model", "llama")
 PRECISIONS = ("--ab", "--precision fp32", "--ab", "--precision bf16")
@@ -42,6 +45,23 @@ def test_two_configurations_run_in_turn_and_are_compared_in_pairs(machine, capsy
     assert (ours.training_config.precision, theirs.training_config.precision) == ("fp32", "bf16")
     assert "is faster than" in shown.replace("\n", " ")
     assert "One machine; other machines may differ." in " ".join(shown.split())
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_profile_of_each_configuration_explains_the_difference(monkeypatch, capsys):
+    def train_profiled(*arguments):
+        place = arguments[3]
+        stem = place.folder / "history" / f"benchmark_cpu_llama_{place.stamp}"
+        ours = store.load(place.folder / "benchmark_cpu_llama.json")
+        training(product=500 if place.folder.name == "a" else 400).write(Path(f"{stem}_torch.trace.json.gz"))
+        return ModelOutcome(model="llama", path=store.write(ours, Path(f"{stem}_profiled.json")))
+
+    monkeypatch.setattr("tensorprimat.session.alternate.train_profiled", train_profiled)
+    monkeypatch.setattr("tensorprimat.engines.profiling.check_profiler", lambda *_: None)
+    assert run(*QUICK, "--runs", "2", "--profile", "torch", *PRECISIONS) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "B is 1.2 ms faster a step: products 1.2 ms" in shown
+    assert "tprimat explain output/a/history/benchmark_cpu_llama_" in shown
 
 
 def test_the_steps_of_a_failed_run_are_in_history_and_its_error_names_the_run_and_the_files(machine, engine, capsys):  # noqa: F811

@@ -6,13 +6,16 @@ import json
 import sqlite3
 from pathlib import Path
 
+import plausible
 import pytest
 from chrome_traces import GEMM, training
 from each import in_each
 
+from tensorprimat.cli import main
+from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.traces.ledger import Ledger
-from tensorprimat.traces.sides import ledger_at
+from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
 
 ADAM = "multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>"
 STEPS = [(GEMM, 100, 400), ("ncclDevKernel_AllReduce_Sum", 350, 500), (ADAM, 500, 600)]
@@ -161,3 +164,49 @@ def test_traces_that_nobody_here_made_agree_with_their_own_kernels(shared):
     assert sum(time for name, time in found.classes.items() if "gap" not in name and name != "data_wait") == (
         pytest.approx(kernels_alone, rel=0.001)
     )
+
+
+STAMP = "20261128_012917_213582"
+
+
+def profiled(folder: Path, machine: str = "h100", stamp: str = STAMP) -> Path:
+    """Write the files of benchmark.py --profile torch, and the latest result; return the path of that."""
+    result = plausible.result(machine)
+    latest = store.save(result, folder, stamp="1")
+    stem = folder / "history" / f"{latest.stem}_{stamp}"
+    store.write(result, Path(f"{stem}_profiled.json"))
+    training().write(Path(f"{stem}_torch.trace.json.gz"))
+    return latest
+
+
+def test_a_result_and_an_output_folder_lead_to_the_latest_trace(tmp_path):
+    latest = profiled(tmp_path)
+    profiled(tmp_path, stamp="20261128_022917_213582")
+    history = tmp_path / "history"
+    for path in (latest, tmp_path):
+        found = find_trace(path)
+        assert found.trace.name == f"{latest.stem}_20261128_022917_213582_torch.trace.json.gz"
+        assert found.result is not None
+    assert find_trace(history / f"{latest.stem}_{STAMP}_profiled.json").trace.name.startswith(f"{latest.stem}_{STAMP}_")
+    assert find_trace(found.trace).result is None
+    profiled(tmp_path, "mi300x")
+    with pytest.raises(InputError, match="profiles of 2 benchmarks"):
+        find_trace(tmp_path)
+    next(history.glob("*mi300x*trace.json.gz"), next(history.glob("*rocm*trace.json.gz"))).unlink()
+    with pytest.raises(InputError, match="no trace belongs to it; make one with benchmark"):
+        find_trace(next(tmp_path.glob("*rocm*.json")))
+
+
+def test_a_result_states_the_work_of_one_gpu(tmp_path):
+    (facts,) = trace_facts([find_trace(profiled(tmp_path))], model=None, sequence_length=None, sequences=1, clocks=())
+    config = plausible.result("h100").training_config
+    assert facts.sequence_length == config.sequence_length
+    assert facts.sequences == config.global_batch_size / config.num_gpus
+
+
+def test_comparing_two_sides_with_traces_names_the_command_that_explains_them(tmp_path, capsys):
+    sides = [str(profiled(tmp_path / machine, machine)) for machine in ("h100", "mi300x")]
+    assert main(["compare", *sides, "--no-plot", "--output-dir", str(tmp_path / "out")]) == 0
+    assert f"Why: tprimat explain {sides[0]} {sides[1]}" in capsys.readouterr().err
+    assert main(["explain", *sides]) == 0
+    assert "no difference" in capsys.readouterr().out

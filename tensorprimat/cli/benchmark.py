@@ -31,7 +31,7 @@ from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.reports import formatting, notices
 from tensorprimat.reports.console import print_summary
 from tensorprimat.session import as_rank, run_summary, runs
-from tensorprimat.session.alternate import AbSide, check_pair, ratio_of, run_in_turn, sides_of
+from tensorprimat.session.alternate import AbSide, check_pair, profile_each, ratio_of, run_in_turn, sides_of
 from tensorprimat.session.plan import Job, Request, check_facts, check_request, job_of, plan_of
 from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
 
@@ -236,6 +236,8 @@ def alternate(requests: Sequence[Request]) -> int:
             if outcomes[-1].error is not None:
                 screen.complain(f"{model}: {outcomes[-1].error}")
             _show_pair(sides, screen)
+            if outcomes[-1].error is None:
+                _explain_pair(profile_each(sides, screen), screen, quiet=first.json)
             results += [side.loaded.result for side in sides if side.loaded is not None]
             if outcomes[-1].interrupted:
                 break
@@ -244,6 +246,20 @@ def alternate(requests: Sequence[Request]) -> int:
     if first.json and results:
         print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
     return _exit_code([outcome.error for outcome in outcomes])
+
+
+def _explain_pair(profiled: Sequence[Path], screen: Screen, *, quiet: bool) -> None:
+    """Print why one configuration is faster, from a profile of each, which no compared figure contains."""
+    from tensorprimat.cli import explain
+
+    if len(profiled) < 2:
+        return
+    if not quiet:
+        try:
+            explain.command(profiled[0], profiled[1])
+        except TensorPrimatError as error:
+            screen.complain(str(error))
+    screen.say(shlex.join(["tprimat", "explain", *map(str, profiled)]))
 
 
 def _show_pair(sides: Sequence[AbSide], screen: Screen) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,6 +20,7 @@ from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
+    from tensorprimat.core.store import Loaded
     from tensorprimat.reports.sections import Report
     from tensorprimat.session.second_process import StartCall
 
@@ -136,8 +139,23 @@ def command(
         from tensorprimat.reports.console import print_summary
 
         print_summary(comparison)
+        if command := _explaining(labels_of(loaded, by=by or "platform"), loaded):
+            print(f"Why: {command}", file=sys.stderr)
     options.say_files(f"Written to {output_dir}", written)
     return 0
+
+
+def _explaining(labels: Sequence[str | None], loaded: Sequence[Loaded]) -> str | None:
+    """Return the command that explains a difference, where the first two sides each have a trace; else None."""
+    from tensorprimat.traces.sides import find_trace
+
+    traced: dict[str, Path] = {}
+    for label, item in zip(labels, loaded, strict=True):
+        if label is not None and label not in traced:
+            with contextlib.suppress(InputError, OSError):
+                if find_trace(item.path).result is not None:
+                    traced[label] = item.path
+    return shlex.join(["tprimat", "explain", *map(str, traced.values())]) if len(traced) == 2 else None
 
 
 def write_one(comparison: Comparison, report: Report, file: Path) -> None:

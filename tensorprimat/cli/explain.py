@@ -8,11 +8,13 @@ from typing import Annotated
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.options import refuse_unwritable
 from tensorprimat.cli.shared_options import argument, switch, takes, takes_number
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import RunError, UsageError
 
 
 def command(
-    baseline: Annotated[Path, argument("TRACE", "Trace of a profiler, or a folder with one for each rank (side A).")],
+    baseline: Annotated[
+        Path | None, argument("TRACE", "Trace, folder with one for each rank, or result of a profiled run (side A).")
+    ] = None,
     candidate: Annotated[Path | None, argument("TRACE", "Trace to compare with it (side B).")] = None,
     model: Annotated[
         str | None,
@@ -35,13 +37,16 @@ def command(
     optimizer stand beside their time; a trace with shapes (record_shapes=True) needs neither.
 
     Reads traces of PyTorch's profiler (.json, .json.gz) from CUDA, ROCm, XPU and CPU, of Nsight Systems (.sqlite, by
-    nsys export) and of rocprofv3 (.json, .csv, .db), and folders with one for each rank. Make one with benchmark.py
-    --profile torch. A profiler slows a training down: compare speeds by runs without it.
+    nsys export; .nsys-rep where nsys is installed) and of rocprofv3 (.json, .csv, .db), and folders with one for each
+    rank. Make one with benchmark.py --profile torch: then its result file or output folder finds the trace, and states
+    model, batch and clock. Without TRACE, --model MODEL is profiled now. A profiler slows a training down: compare
+    speeds by runs without it.
 
     \b
     Examples:
       tprimat explain profile.trace.json.gz --model llama --sequence-length 8192
       tprimat explain bf16.trace.json.gz fp8.trace.json.gz --plot why.png
+      tprimat explain --model llama
       tprimat explain h100.trace.json.gz h200.trace.json.gz --clock 1456 --clock 1560 --json
 
     \b
@@ -55,17 +60,19 @@ def command(
     from tensorprimat.reports.plots import waterfall
     from tensorprimat.system.atomic import write_atomically
     from tensorprimat.traces.difference import difference_of
-    from tensorprimat.traces.sides import ledger_at, trace_facts
+    from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
     from tensorprimat.traces.work import rates_of
 
     if plot is not None and plot.suffix not in (".png", ".svg"):
         raise UsageError(f"--plot {plot}: must end in .png or .svg")
     refuse_unwritable(plot=plot)
-    paths = [baseline] if candidate is None else [baseline, candidate]
-    facts = trace_facts(
-        len(paths), model=model, sequence_length=sequence_length, sequences=sequences, clocks=clock or ()
-    )
-    ledgers = [ledger_at(path, rank, whole=whole) for path in paths]
+    if baseline is None:
+        if model is None:
+            raise UsageError("name a trace, or a --model to profile now")
+        baseline, model = _profiled_now(model), None
+    sides = [find_trace(path) for path in (baseline, candidate) if path is not None]
+    facts = trace_facts(sides, model=model, sequence_length=sequence_length, sequences=sequences, clocks=clock or ())
+    ledgers = [ledger_at(side.trace, rank, whole=whole) for side in sides]
     rates = [rates_of(ledger, of_side) for ledger, of_side in zip(ledgers, facts, strict=True)]
     found = None if candidate is None else difference_of(ledgers[0], ledgers[1], (facts[0], facts[1]))
     if plot is not None:
@@ -77,3 +84,23 @@ def command(
     else:
         report.print_explanation(ledgers, rates, found)
     return 0
+
+
+def _profiled_now(model: str) -> Path:
+    """Profile a few steps of a model and return the result of that run. Raises RunError where there is none."""
+    import contextlib
+    import shlex
+    import sys
+
+    from tensorprimat.cli import main
+    from tensorprimat.core import store
+    from tensorprimat.core.folders import DEFAULT_FOLDER
+
+    folder = DEFAULT_FOLDER / store.HISTORY
+    before = set(folder.glob("*_profiled.json"))
+    with contextlib.redirect_stdout(sys.stderr):
+        code = main(shlex.split(f"tprimat run --model {shlex.quote(model)} --profile torch")[1:])
+    made = set(folder.glob("*_profiled.json")).difference(before)
+    if code or not made:
+        raise RunError(f"{model} was not profiled")
+    return made.pop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tensorprimat.analysis.ratios import StatedScatter, compare_groups, ratios
 from tensorprimat.analysis.records import Ratio
@@ -14,7 +15,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import launch
+from tensorprimat.engines import launch, profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, run_summary
@@ -29,6 +30,7 @@ from tensorprimat.session.runs import (
     process_after_pause,
     save_partial,
     spec_with_less_memory,
+    train_profiled,
     with_command,
     with_noise,
     with_notes,
@@ -60,8 +62,8 @@ def check_pair(requests: Sequence[Request]) -> None:
         raise UsageError("--ab: give it twice, once for each configuration")
     for request in requests:
         check_request(request)
-        if request.append or request.profile or request.cluster.executor or request.facts.gpu:
-            raise UsageError("--ab: not with --append, --profile, --executor or --gpu")
+        if request.append or request.cluster.executor or request.facts.gpu:
+            raise UsageError("--ab: not with --append, --executor or --gpu")
         if request.file is not None:
             raise UsageError(f"--output {request.file}: --ab writes two results; name a folder")
 
@@ -73,9 +75,12 @@ def sides_of(model: str, requests: Sequence[Request], machine: Machine, stamp: s
 
 def _side_of(name: str, model: str, request: Request, machine: Machine, stamp: str) -> AbSide:
     seen, searches, plan = plan_here(request, (model,), machine)
-    job = job_of(model, plan.engines[model], searches.get(model), request, seen)
-    if job.spec is None:
+    engine = plan.engines[model]
+    job = job_of(model, engine, searches.get(model), replace(request, profile=None), seen)
+    if job.spec is None or engine is None:
         raise UsageError("--ab trains both configurations here; give --engine torch, or another that trains")
+    if request.profile is not None:
+        profiling.check_profiler(request.profile, engine)
     check_facts(request, [job])
     folder = request.output / name
     return AbSide(
@@ -149,6 +154,20 @@ def _save(side: AbSide, decision: Decision | None = None) -> None:
     if decision is not None:
         result = decision.noted(with_provenance(result, looks=decision.looks))
     side.loaded = Loaded(path=side.place.save(result), result=result)
+
+
+def profile_each(sides: Sequence[AbSide], observer: Observer) -> list[Path]:
+    """Profile a run of each side for which --profile is given; return the results that have a trace."""
+    found = []
+    for side in sides:
+        if side.request.profile is None:
+            continue
+        outcome = train_profiled(side.job, side.spec, side.request.profile, side.place, side.planned, observer)
+        if outcome.path is None:
+            observer.say(f"{side.name} was not profiled: {outcome.error}")
+        else:
+            found.append(outcome.path)
+    return found
 
 
 def ratio_of(loaded: Sequence[Loaded]) -> Ratio | None:

@@ -68,7 +68,7 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
     place = Place(folder=request.output, stamp=stamp, default_engine=default)
     observer.block(f"BENCHMARK START - {title_of_run(spec)} on {machine.label}", rows_at_start(spec, request, machine))
     if request.profile is not None:
-        return _profile(job, spec, request.profile, place, planned, observer)
+        return train_profiled(job, spec, request.profile, place, planned, observer)
     outcome = ModelOutcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]
     began, budget = time.monotonic(), request.budget
@@ -185,7 +185,9 @@ def save_partial(result: Result | None, place: Place, run: int) -> str | None:
         return f"could not be kept in its folder: {error}"
 
 
-def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, observer: Observer) -> ModelOutcome:
+def train_profiled(
+    job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, observer: Observer
+) -> ModelOutcome:
     """Train one run under a profiler; its result is marked as profiled and written to history only."""
     stem = regular.resolved(place.kept(planned, profiler))
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -194,7 +196,7 @@ def _profile(job: Job, spec: RunSpec, profiler: str, place: Place, planned: Resu
         log, around = place.kept(planned, "run1.txt"), profiling.profiler_command(profiler, stem)
         ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=around)
     if smaller := spec_with_less_memory(spec, ending, observer):
-        return _profile(job, smaller, profiler, place, planned, observer)
+        return train_profiled(job, smaller, profiler, place, planned, observer)
     measured = None if ending.result is None else with_provenance(ending.result, profiled=True)
     if measured is None or ending.error is not None:
         error = explained_error(ending.error, partial=save_partial(measured, place, 1))

@@ -76,51 +76,45 @@ def difference_of(baseline: Ledger, candidate: Ledger, facts: tuple[TraceFacts, 
 def work_ratio(baseline: Ledger, candidate: Ledger) -> float:
     """Return how many times the work of a step of A a step of B does: 1, a whole number, or one over such a number.
 
-    Raises InputError where the two are no steps of one training. FLOPs of the products, where both have shapes, else
-    calls of attention decide; without either, the number of products does. Where one step does more work than the
-    other, the number of products has to be equal or to grow with the work; of equal work, fusion may change it.
+    Raises InputError where the two are no steps of one training. FLOPs of the products decide where both have shapes,
+    and the number of products has to be equal or to grow with them. Else a step does more work if products and calls
+    of attention are equally many times those of the other. Of equal work, fusion may change the number of products.
     """
-    products = _first_products(baseline), _first_products(candidate)
-    pairs: dict[str, tuple[float | None, float | None]] = {
-        "products (FLOP)": (first_flops(baseline), first_flops(candidate)),
-        "calls of attention": (baseline.launches("attention_forward"), candidate.launches("attention_forward")),
-    }
     backward = [any(one.operator and one.operator.is_backward for one in side.trace.kernels)
                 for side in (baseline, candidate)]  # fmt: skip
     if backward[0] != backward[1] and baseline.trace.has_operators and candidate.trace.has_operators:
         raise InputError("one trace has a backward pass and the other has none, so they are no steps of one training")
+    products = _first_products(baseline), _first_products(candidate)
+    work = first_flops(baseline), first_flops(candidate)
     worlds = [side.trace.world_size for side in (baseline, candidate)]
-    if None not in worlds and worlds[0] != worlds[1] and None in pairs["products (FLOP)"]:
+    if None not in worlds and worlds[0] != worlds[1] and None in work:
         raise InputError(
             f"A ran on {worlds[0]} ranks and B on {worlds[1]}, and nothing shows that a rank does the same work; name "
             "traces of one program on equally many ranks, or with shapes"
         )
-    for what, (one, other) in (pairs | {"matrix products": products}).items():
-        if not one or not other:
-            continue
-        times = _multiple(one, other)
-        if times != 1 and what == "matrix products" and any(pairs["calls of attention"]):
-            times = None
-        if times is None or not _same_program(*products, times):
-            raise InputError(
-                f"the traces are of unlike programs: a step of A has {quantities.significant(one)} {what} and "
-                f"{quantities.significant(products[0])} products, one of B {quantities.significant(other)} and "
-                f"{quantities.significant(products[1])}, which are no multiples; name traces of one model"
-            )
-        return times
-    if any(products):
-        raise InputError("only one of the traces has matrix products, so they are of unlike programs")
-    return 1.0
+    calls = baseline.launches("attention_forward"), candidate.launches("attention_forward")
+    count = _multiple(*products) if all(products) else None
+    if work[0] and work[1]:
+        times = _multiple(work[0], work[1])
+        fits = times is not None and (times == 1 or (count is not None and _multiple(count, times) is not None))
+    else:
+        of_attention = _multiple(*calls) if all(calls) else 1.0
+        times = count if count is not None and count == of_attention else 1.0
+        fits = times != 1 or 1 in (count, of_attention)
+    if any(products) and (not fits or (times == 1 and not _alike(*products))):
+        sizes = [
+            f"{quantities.with_prefix('FLOP')(quantities.to_digits(flops, 3))} in " if flops else "" for flops in work
+        ]
+        raise InputError(
+            f"the traces are of unlike programs: a step of A has {sizes[0]}{quantities.count(products[0])} products, "
+            f"one of B {sizes[1]}{quantities.count(products[1])}, which are no multiples; name traces of one model"
+        )
+    return times or 1.0
 
 
-def _same_program(one: float, other: float, times: float) -> bool:
-    """Return True if steps of A and B, of which B does so many times the work, can have so many products."""
-    if not one or not other:
-        return one == other
-    if times == 1:
-        return 1 / _MOST_FUSED < other / one < _MOST_FUSED
-    count = _multiple(one, other)
-    return count is not None and _multiple(count, times) is not None
+def _alike(one: float, other: float) -> bool:
+    """Return True if fusion can explain two counts of products for equal work."""
+    return min(one, other) > 0 and max(one, other) / min(one, other) < _MOST_FUSED
 
 
 def _multiple(one: float, other: float) -> float | None:

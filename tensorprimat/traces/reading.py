@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import zlib
 from pathlib import Path
 
 from tensorprimat.core.errors import InputError, MissingFileError
+from tensorprimat.system.processes import run_guarded
 from tensorprimat.traces.record import Trace
 
 MOST_BYTES = 2 * 10**9  # of a trace, unpacked: a training's profile of three steps has 10 to 500 MB
@@ -14,7 +16,6 @@ _SQLITE = b"SQLite format 3\0"
 _PACKED = b"\x1f\x8b"
 _HEAD_BYTES = 1000  # in which a document of rocprofv3 names its program
 _CONVERTED = {
-    ".nsys-rep": "convert it with nsys export --type sqlite",
     ".pftrace": "record with rocprofv3 --output-format json or csv",
 }
 """Ending of a file → how it becomes one that can be read."""
@@ -43,6 +44,8 @@ def _of_file(path: Path) -> list[Trace]:
         return databases.read_database(path)
     if path.name.endswith(rocprof.CSV_ENDING):
         return rocprof.read_rocprof_csv(path)
+    if path.name.endswith(".nsys-rep"):
+        return _exported(path)
     if remedy := next((remedy for ending, remedy in _CONVERTED.items() if path.name.endswith(ending)), None):
         raise InputError("cannot be read as it is", path=path, remedy=remedy)
     data = _content(path, packed=head.startswith(_PACKED))
@@ -54,6 +57,25 @@ def _of_file(path: Path) -> list[Trace]:
         )
     of_rocprof = b'"rocprofiler-sdk-tool"' in data[:_HEAD_BYTES]
     return (rocprof.read_rocprof_json if of_rocprof else kineto.read_kineto)(data, path)
+
+
+def _exported(path: Path) -> list[Trace]:
+    """Return the traces of a report of Nsight Systems, converted by its own program."""
+    from tensorprimat.traces import databases
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "exported.sqlite"
+        try:
+            run_guarded(["nsys", "export", "-t", "sqlite", "-o", str(target), str(path)], capture_output=True)
+        except OSError as error:
+            remedy = "convert it with nsys export --type sqlite where nsys is installed"
+            raise InputError("cannot be read as it is", path=path, remedy=remedy) from error
+        if not os.path.isfile(target):
+            raise InputError("nsys export made nothing of it", path=path)
+        traces = databases.read_database(target)
+    for trace in traces:
+        trace.path = str(path)
+    return traces
 
 
 def _content(path: Path, *, packed: bool) -> bytes:

@@ -1,17 +1,78 @@
-"""One side of an explanation: the ledger of a file, or of the median rank of a folder."""
+"""One side of an explanation: the trace that a path names, and the ledger of its median rank."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.notices import Notice
+from tensorprimat.core.result import Result
 from tensorprimat.models.shapes import parse_shape
 from tensorprimat.traces.ledger import Ledger, ledger_of
-from tensorprimat.traces.reading import read_traces
+from tensorprimat.traces.reading import ENDINGS, read_traces
 from tensorprimat.traces.work import TraceFacts
+
+_OF_INVOCATION = re.compile(r"_\d{8}_\d{6}_\d+_")
+"""Time of an invocation in the names of its files in history; the name of the benchmark precedes it."""
+_PROFILED = "profiled.json"
+_LARGEST_RESULT = 50 * 10**6  # bytes; a larger JSON file is a trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedSide:
+    """A trace and the result of the run that it is of."""
+
+    trace: Path
+    result: Result | None = None
+
+
+def find_trace(path: Path) -> TracedSide:
+    """Return the trace of a path: a trace, a folder of ranks, a result file, or the output folder of benchmark.py.
+
+    Of several profiles of a benchmark, the latest. Raises InputError where a result or an output folder has no trace.
+    """
+    if os.path.isdir(path):
+        history = path / store.HISTORY
+        if not os.path.isdir(history) and not any(path.glob(f"*_{_PROFILED}")):
+            return TracedSide(trace=path)
+        profiles = _profiles(path, "*")
+        if len(names := sorted({_OF_INVOCATION.split(one.name)[0] for one in profiles})) > 1:
+            raise InputError(f"profiles of {len(names)} benchmarks ({', '.join(names)}); name a result", path=path)
+    elif _is_result(path):
+        name = (
+            path.name
+            if path.name.endswith(_PROFILED)
+            else f"{_OF_INVOCATION.split(path.stem + '_')[0].rstrip('_')}_[0-9]*"
+        )
+        profiles = _profiles(path.parent, name)
+    else:
+        return TracedSide(trace=path)
+    for profile in sorted(profiles, key=lambda one: one.name, reverse=True):
+        stem = profile.name.removesuffix(_PROFILED)
+        beside = [one for one in sorted(profile.parent.glob(f"{stem}*")) if one.name.endswith((*ENDINGS, ".nsys-rep"))]
+        if traces := [one for one in beside if one != profile]:
+            return TracedSide(trace=traces[0], result=store.load(profile))
+    raise InputError("no trace belongs to it; make one with benchmark.py --profile torch", path=path)
+
+
+def _profiles(folder: Path, name: str) -> list[Path]:
+    """Return the results of profiled runs in a folder and in its history. name: pattern of their names."""
+    pattern = name if name.endswith(_PROFILED) else f"{name}_{_PROFILED}"
+    return [one for place in (folder, folder / store.HISTORY) for one in place.glob(pattern)]
+
+
+def _is_result(path: Path) -> bool:
+    if path.suffix != ".json" or not os.path.isfile(path) or os.path.getsize(path) > _LARGEST_RESULT:
+        return False
+    try:
+        return store.is_result(store.read_json(path))
+    except InputError:
+        return False  # a trace that is cut
 
 
 def ledger_at(path: Path, rank: int | None = None, *, whole: bool = False) -> Ledger:
@@ -41,20 +102,43 @@ def ledger_at(path: Path, rank: int | None = None, *, whole: bool = False) -> Le
 
 
 def trace_facts(
-    sides: int, *, model: str | None, sequence_length: int | None, sequences: int, clocks: Sequence[float]
+    sides: Sequence[TracedSide],
+    *,
+    model: str | None,
+    sequence_length: int | None,
+    sequences: int,
+    clocks: Sequence[float],
 ) -> list[TraceFacts]:
-    """Return the facts that flags state, for each side. clocks: in MHz. Raises UsageError that names the flag."""
+    """Return the facts of each side, from flags before its result. clocks: in MHz.
+
+    Raises UsageError that names the flag.
+    """
     if (model is None) != (sequence_length is None):
         raise UsageError("--model and --sequence-length go together: the work of a step follows from both")
-    if clocks and len(clocks) != sides:
-        raise UsageError(f"--clock: state it once for each side, {sides} times, not {len(clocks)}")
+    if clocks and len(clocks) != len(sides):
+        raise UsageError(f"--clock: state it once for each side, {len(sides)} times, not {len(clocks)}")
     if min((sequence_length or 1, sequences, *clocks)) <= 0:
         raise UsageError("--sequence-length, --sequences and --clock must be more than 0")
     shape = parse_shape(model).shape if model is not None else None
-    return [
-        TraceFacts(
-            shape=shape, sequence_length=sequence_length, sequences=sequences,
-            clock_hz=clocks[side] * 1e6 if clocks else None,
-        )
-        for side in range(sides)
-    ]  # fmt: skip
+    facts = []
+    for place, side in enumerate(sides):
+        known = _facts_of(side.result)
+        if shape is not None:
+            known = replace(known, shape=shape, sequence_length=sequence_length, sequences=sequences)
+        facts.append(replace(known, clock_hz=clocks[place] * 1e6) if clocks else known)
+    return facts
+
+
+def _facts_of(result: Result | None) -> TraceFacts:
+    """Return what a result states about the work of one GPU; where several share a sequence or a layer, nothing."""
+    if result is None:
+        return TraceFacts()
+    config, power = result.training_config, result.power_metrics
+    clock = power.avg_clock_hertz if power else None
+    split = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size, config.context_parallel_size)
+    sequences = (config.global_batch_size or 0) / (config.num_gpus or 1)
+    if any(size not in (None, 1) for size in split) or sequences < 1 or sequences != int(sequences):
+        return TraceFacts(clock_hz=clock)
+    return TraceFacts(
+        shape=result.model.shape, sequence_length=config.sequence_length, sequences=int(sequences), clock_hz=clock
+    )
