@@ -69,6 +69,15 @@ def test_sides_without_a_phase_in_common_get_no_verdict_and_the_reason(tmp_path)
     assert formatting.advice(pair) is None
 
 
+def test_sides_without_a_step_in_common_get_no_verdict(tmp_path):
+    resumed = side(tmp_path, "amd", 200, seed=1).result
+    later = summarise(resumed.changed(steps=resumed.steps.take(resumed.steps.column("index") > 100)))
+    found = compare([side(tmp_path, "nvd", 35), Loaded(path=tmp_path / "later.json", result=later)])
+    assert found.pairs[0].ratio.verdict == "unsettled"
+    assert [one.code for one in found.warnings] == ["no_common_steps"]
+    assert headline(found.pairs[0]).limits[0] == "they were measured in different phases"
+
+
 def test_equal_devices_of_unlike_length_are_called_different_as_rarely_as_the_confidence_says(tmp_path):
     verdicts = [
         compare([side(tmp_path, "nvd", 35, seed=2 * seed), side(tmp_path, "amd", 200, seed=2 * seed + 1)])

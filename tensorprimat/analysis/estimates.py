@@ -309,6 +309,15 @@ def other_phase(group: Group, other: Group) -> tuple[float, tuple[int, int], tup
     return (apart, own, span) if apart > max(ONE_PERCENT, PHASE_ERRORS * noise) else None
 
 
+def without_common_steps(one: Group, other: Group) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the numbers of the first and last row of both sides where all of one come before those of the other."""
+    numbers = [group.result.steps.column("index") for group in (one, other)]
+    if not all(map(len, numbers)):
+        return None
+    spans = [(int(index.min()), int(index.max())) for index in numbers]
+    return (spans[0], spans[1]) if spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0] else None
+
+
 def common_steps(baseline: Group, candidate: Group) -> tuple[Group, Group, tuple[int, int]] | None:
     """Return both sides with only the steps that both have, after the warm-up of each, and the first and last of them.
 

@@ -18,6 +18,7 @@ from tensorprimat.analysis.estimates import (
     run_figures,
     scatter,
     settled,
+    without_common_steps,
     without_figure,
 )
 from tensorprimat.analysis.fairness import judge
@@ -74,7 +75,7 @@ class Phase:
 
     label: str
     apart: float
-    """Difference of the logarithm of the speeds."""
+    """Difference of the logarithm of the speeds; infinite where no step of one side has the number of one of the other."""
     own: tuple[int, int]
     """First and last measured step of the side."""
     other: tuple[int, int]
@@ -136,6 +137,8 @@ def _phases(pair: GroupPair) -> tuple[Phase, ...]:
     if pair.metric == TIME_TO_TRAIN:
         return ()
     one, other = pair.groups
+    if spans := without_common_steps(one, other):
+        return (Phase(label=one.label, apart=math.inf, own=spans[0], other=spans[1]),)
     found = ((group, other_phase(group, against)) for group, against in ((one, other), (other, one)))
     return tuple(
         Phase(label=group.label, apart=phase[0], own=phase[1], other=phase[2])
@@ -454,6 +457,8 @@ def phase_notice(pair: GroupPair) -> Notice | None:
             first, last = pair.common[2]
             return Notice("common_steps", "", label=label, apart=apart, first=first, last=last)
         (first, last), (begins, ends) = phase.own, phase.other
+        if math.isinf(phase.apart):
+            return Notice("no_common_steps", "", label=label, first=first, last=last, begins=begins, ends=ends)
         return Notice("other_phase", "", label=label, apart=apart, first=first, last=last, begins=begins, ends=ends)
     return None
 
