@@ -87,7 +87,7 @@ def test_a_log_becomes_a_report_without_a_checkout(environment, tmp_path):
 
 
 RUNS = {
-    "run": ("--model llama --dry-run", 2, "No log file found for llama"),
+    "run": ("--model llama --dry-run", 2, ""),
     "pretrain": ("--dry-run", 2, "NeMo"),
     "convert": ("--model qwen --source absent --output checkpoint --dry-run", 2, "absent"),
     "extract": ("train.log --model-name llama --sequence-length 8192 --num-gpus 8 --output-dir base", 0, ""),
@@ -96,6 +96,7 @@ RUNS = {
     "metrics": ("base/benchmark_unknown_llama.json", 0, ""),
     "analyze": ("base train.log", 0, ""),
     "gate": ("--baseline base --candidate base", 3, ""),
+    "explain": ("absent.json", 2, "absent.json"),
     "history": ("base", 0, ""),
     "passes": ("--model-size llama-tiny", 2, "need the package torch"),
     "warmup": ("--model-size llama-tiny", 2, "need the package torch"),

@@ -75,7 +75,7 @@ class Phase:
 
     label: str
     apart: float
-    """Difference of the logarithm of the speeds; infinite where no step of one side has the number of one of the other."""
+    """Difference of the logarithm of the speeds; infinite where the sides have no step in common."""
     own: tuple[int, int]
     """First and last measured step of the side."""
     other: tuple[int, int]
