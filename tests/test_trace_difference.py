@@ -81,7 +81,7 @@ def test_work_that_differs_is_said():
     found = difference_of(sides["bf16_a"], sides["fp8"], NOTHING)
     assert codes(found) == ["trace_precisions_differ", "trace_fusion_differs"]
     found = difference_of(sides["bf16_a"], sides["bf16_recomputed"], NOTHING)
-    assert codes(found) == ["trace_recomputation_differs"]
+    assert codes(found) == ["trace_recomputation_differs", "trace_fusion_differs"]
     assert max(found.rows, key=lambda row: row.difference).name == "recomputed_products"
 
 
@@ -180,6 +180,8 @@ def test_the_waterfall_shows_both_steps_and_every_large_class(tmp_path, capsys):
     sides = [str(made.write(tmp_path / f"{n}.json")) for n, made in enumerate((training(), training(extra=extra)))]
     assert main(["explain", *sides, "--plot", str(tmp_path / "why.svg")]) == 0
     shown = (tmp_path / "why.svg").read_text()
+    assert main(["explain", *sides, "--plot", str(tmp_path / "why.html")]) == 0
+    assert "<svg" in (tmp_path / "why.html").read_text()[:200]
     for label in ("step of A", "step of B", "other elementwise", "+0.301", "Why is it faster?"):
         assert f"<!-- {label} -->" in shown
     assert main(["explain", sides[0], "--plot", str(tmp_path / "why.png")]) == 0

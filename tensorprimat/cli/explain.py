@@ -25,7 +25,7 @@ def command(
     clock: Annotated[list[float] | None, takes_number("MHZ", "Mean clock of the GPU, once for each side.")] = None,
     rank: Annotated[int | None, takes("N", "Rank to explain (default: the median by time of a step).")] = None,
     whole: Annotated[bool, switch("--whole", "Take the whole trace as one step.")] = False,
-    plot: Annotated[Path | None, takes("FILE", "Write the waterfall as a picture (.png or .svg).")] = None,
+    plot: Annotated[Path | None, takes("FILE", "Write the waterfall (.png, .svg or .html).")] = None,
     as_json: Annotated[bool, switch("--json", "Print JSON.")] = False,
 ) -> int:
     """Show what takes the time of a step, from a profiler's trace; of two traces, show why one is faster.
@@ -63,8 +63,8 @@ def command(
     from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
     from tensorprimat.traces.work import rates_of
 
-    if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise UsageError(f"--plot {plot}: must end in .png or .svg")
+    if plot is not None and plot.suffix not in (".png", ".svg", ".html"):
+        raise UsageError(f"--plot {plot}: must end in .png or .svg, or in .html")
     refuse_unwritable(plot=plot)
     if baseline is None:
         if model is None:
@@ -76,9 +76,9 @@ def command(
     rates = [rates_of(ledger, of_side) for ledger, of_side in zip(ledgers, facts, strict=True)]
     found = None if candidate is None else difference_of(ledgers[0], ledgers[1], (facts[0], facts[1]))
     if plot is not None:
-        form = plot.suffix[1:]
+        form = "png" if plot.suffix == ".png" else "svg"
         drawn = waterfall.ledger_bars(ledgers[0], [form]) if found is None else waterfall.waterfall(found, [form])
-        write_atomically(plot, drawn[form])
+        write_atomically(plot, waterfall.page(drawn[form]) if plot.suffix == ".html" else drawn[form])
     if as_json:
         print(json.dumps(report.document(ledgers, rates, found), indent=2, ensure_ascii=False))
     else:

@@ -142,7 +142,7 @@ def rates_table(rates: Sequence[Mapping[str, Rate]]) -> Table | None:
             + ("" if rate.peak is None else f", {percent(rate.per_second / rate.peak, 0)}")
             for rate in both
         ]
-        work = " and ".join(dict.fromkeys(amounts))
+        work = quantities.listed(dict.fromkeys(amounts))
         rows.append((text_cell(class_title(name)), text_cell(work), *map(text_cell, texts)))
     headings = ("class", "work of a step", "A, of its peak", "B")
     columns = headed(headings, words=headings)
@@ -216,11 +216,14 @@ def _interval(row: LedgerChange, step: float) -> str:
 
 def contributions(difference: LedgerDifference, most: int) -> list[tuple[str, float]]:
     """Return title and seconds of the classes that contribute most, in the order of the ledger, and of all others."""
-    largest = sorted(difference.rows, key=lambda row: -abs(row.difference))[:most]
-    shown = [row for row in difference.rows if row in largest]
+    text = milliseconds_text(difference.total.baseline or 0.0)
+    zero = text(0.0)
+    rows = [row for row in difference.rows if text(abs(row.difference)) != zero]
+    largest = sorted(rows, key=lambda row: -abs(row.difference))[:most]
+    shown = [row for row in rows if row in largest]
     parts = [(_row_title(row), row.difference) for row in shown]
     rest = difference.total.difference - sum(row.difference for row in shown)
-    return [*parts, ("all others", rest)] if len(shown) < len(difference.rows) else parts
+    return parts if text(abs(rest)) == zero else [*parts, ("all others", rest)]
 
 
 def _row_title(row: LedgerChange) -> str:

@@ -134,11 +134,16 @@ def classify(trace: Trace) -> list[str]:
     """Return the class of each kernel of a trace."""
     found = [_first_class(kernel) for kernel in trace.kernels]
     repeated = _recomputed(trace, found)
+    precisions = {
+        id(kernel.operator): precision_of(kernel)
+        for kernel, name in zip(trace.kernels, found, strict=True)
+        if name == MATRIX_PRODUCTS and kernel.kind == "kernel"
+    }
     for place, (kernel, name) in enumerate(zip(trace.kernels, found, strict=True)):
         if place in repeated:
             found[place] = RECOMPUTED_CLASSES.get(name, "recomputed_other")
         elif name == MATRIX_PRODUCTS:
-            precision = precision_of(kernel)
+            precision = precision_of(kernel) if kernel.kind == "kernel" else precisions.get(id(kernel.operator))
             found[place] = f"{MATRIX_PRODUCTS}_{precision}" if precision else MATRIX_PRODUCTS
     return found
 

@@ -72,6 +72,13 @@ def ledger_bars(found: Ledger, formats: Sequence[str] = ("png",)) -> dict[str, b
     return canvas.drawn(fill, formats)
 
 
+def page(picture: bytes) -> str:
+    """Return an HTML page that shows a picture without other files. picture: SVG."""
+    drawn = picture.decode()
+    head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Why is it faster?</title></head>'
+    return f"{head}<body>{drawn[drawn.index('<svg') :]}</body></html>\n"
+
+
 def _draw(axes: Any, bars: Sequence[tuple[str, float, float, str]], left: float, right: float) -> None:
     """Draw bars from the top. bars: title, ends and colour of each."""
     for place, (_, start, end, colour) in enumerate(bars):
