@@ -62,6 +62,14 @@ def test_an_unread_number_is_named(read: Reader) -> None:
         read([row.format(step) for step in range(1, 20)])
 
 
+@in_each("rate", ["32'768 tok/s", "32\u202f768 tokens/s", "tok/s 32 768.5", "tokens/s: 2 * 1024"])
+def test_an_unread_rate_is_named_on_either_side_of_its_unit(rate: str, read: Reader) -> None:
+    rows = [f"step {n} | loss 3.{n} | step time 2.01{n % 3} s | {rate}" for n in range(10, 40)]
+    assert any("is not read as a number" in warning for warning in read(rows).warnings)
+    usual = [f"step {n}, 300 tok/s | loss 3.{n} | step time 2.01{n % 3} s" for n in range(10, 40)]
+    assert not any("is not read as a number" in warning for warning in read(usual).warnings)
+
+
 def test_a_product_in_the_program_that_a_log_contains_is_no_unread_number(read: Reader) -> None:
     stage = "    TrainingStage(duration=1/3, batch_size=8 * 2048 * 8, lr_mul=1.0),"
     rows = JOBS["modded-nanogpt"](Job())

@@ -54,12 +54,17 @@ _EVALUATION = re.compile(r"\b(?:validat|evaluat|eval\b)", re.IGNORECASE)
 """A line of an evaluation, whose numbers are often printed with other decimals than those of the rows."""
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
-_NO_NUMBER = re.compile(
-    r"(?P<name>[a-z_]{0,40}(?:batch|seq|length|tok|step|iter|gpu|devices|world|time)[a-z_]{0,40})['\"]?(?:=|: ?)['\"]?"
-    r"(?P<value>\d{1,3}(?:[ '\u00a0\u2009\u202f\u2019]\d{3})+(?:\.\d{1,20})?|\d{1,9}(?: ?\*{1,2} ?\d{1,9})+)"
-    r"(?=[\s,)}\]'\"]|$)"
+_WRITTEN = r"(?P<value>\d{1,3}(?:[ '\u00a0\u2009\u202f\u2019]\d{3})+(?:\.\d{1,20})?|\d{1,9}(?: ?\*{1,2} ?\d{1,9})+)"
+_RATE = r"(?P<name>(?:tok(?:en)?s?|samples?)/s(?:ec|econd)?(?:/gpu)?)"
+_NO_NUMBERS = (
+    re.compile(
+        r"(?P<name>[a-z_]{0,40}(?:batch|seq|length|tok|step|iter|gpu|devices|world|time)[a-z_]{0,40})['\"]?"
+        rf"(?:=|: ?)['\"]?{_WRITTEN}(?=[\s,)}}\]'\"]|$)"
+    ),
+    re.compile(rf"{_RATE}[:=]? {{0,4}}{_WRITTEN}(?=[\s,;|)]|$)"),
+    re.compile(rf"(?:^|[|,;(:=]) ?{_WRITTEN} ?{_RATE}(?=[\s,;|)]|$)"),
 )
-"""A setting or a rate whose value readers do not take for one number."""
+"""Settings and rates whose value readers do not take for one number."""
 _PROGRAM = re.compile(r"(?:import|from) [\w.]{1,40}(?: import .{1,200}| as \w{1,20})?$")
 """A line of a program: modded-nanogpt logs its own, in which batch_size=8 * 2048 * 8 is no setting."""
 
@@ -83,7 +88,7 @@ def unread_numbers(log: Log) -> list[str]:
     head = list(log.head())
     if any(_PROGRAM.match(text) for _, text in head):
         return []
-    found = ((line, _NO_NUMBER.search(text[:_LONGEST_ROW])) for line, text in head)
+    found = ((line, form.search(text[:_LONGEST_ROW])) for line, text in head for form in _NO_NUMBERS)
     return [
         f"numbers: line {line} writes {match['name']} as {match['value']!r}, which is not read as a number; state it "
         "by flag, or write it in digits alone"
