@@ -52,7 +52,9 @@ class _Document(msgspec.Struct, gc=False):
 def read_kineto(data: bytes, path: Path) -> list[Trace]:
     """Return the trace of each device. data: the JSON document. Raises InputError for one that is no trace."""
     document, is_cut = _decoded(data, path)
+    del data  # the document contains it as long as it needs it
     events = [one for one in document.events if one.ph == "X" and one.cat != "python_function"]
+    document.events.clear()
     if others := _OF_OTHERS.intersection(one.cat for one in events):
         raise InputError(f"work of a device that is not known ({', '.join(sorted(others))})", path=path)
     origin = min((one.ts for one in events), default=0.0)
@@ -85,7 +87,7 @@ def read_kineto(data: bytes, path: Path) -> list[Trace]:
 
 def _decoded(data: bytes, path: Path) -> tuple[_Document, bool]:
     """Return the document, and True if its end is missing."""
-    listed = data.lstrip()[:1] == b"["
+    listed = data[:100].lstrip()[:1] == b"["
     decoder: Any = msgspec.json.Decoder(list[_Event] if listed else _Document, strict=False)
 
     def document(text: bytes | memoryview) -> _Document:

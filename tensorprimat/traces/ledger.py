@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,6 +230,7 @@ def _overlap(span: HostSpan, start: float, end: float) -> float:
 _TEMPLATE = re.compile(r"^void |\(anonymous namespace\)::|<unnamed>::|at::native::|at::cuda::")
 
 
+@cache
 def short_name(name: str) -> str:
     """Return a kernel's name without its arguments and the namespaces that say nothing.
 

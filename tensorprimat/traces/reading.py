@@ -49,7 +49,7 @@ def _of_file(path: Path) -> list[Trace]:
     if remedy := next((remedy for ending, remedy in _CONVERTED.items() if path.name.endswith(ending)), None):
         raise InputError("cannot be read as it is", path=path, remedy=remedy)
     data = _content(path, packed=head.startswith(_PACKED))
-    if data.lstrip()[:1] not in (b"{", b"["):
+    if data[:100].lstrip()[:1] not in (b"{", b"["):
         raise InputError(
             "no trace that is known; give the .json or .json.gz of PyTorch's profiler, the .sqlite of nsys export, or "
             "the .json, .csv or .db of rocprofv3",

@@ -9,7 +9,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from tensorprimat.core.notices import Notice
 
@@ -17,7 +16,7 @@ BACKWARD = re.compile(r"Backward\d*$|^autograd::engine::evaluate_function")
 """Operators of autograd's backward pass."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Operator:
     """An operator or an annotated range of the host, inside of the one that called it."""
 
@@ -33,18 +32,24 @@ class Operator:
     """Shapes of its inputs as JSON, as the profiler recorded them; empty where it did not."""
     types: bytes = b""
     """Types of its inputs likewise."""
+    _chain: tuple[str, ...] | None = None
+    _is_backward: bool | None = None
 
-    @cached_property
+    @property
     def chain(self) -> tuple[str, ...]:
         """Names from the outermost range to this one."""
-        return (*(self.parent.chain if self.parent else ()), self.name)
+        if self._chain is None:  # functools.cached_property takes a lock for each, and needs a dict
+            self._chain = (*(self.parent.chain if self.parent else ()), self.name)
+        return self._chain
 
-    @cached_property
+    @property
     def is_backward(self) -> bool:
         """True inside of the backward pass."""
-        return bool(BACKWARD.search(self.name)) or bool(self.parent and self.parent.is_backward)
+        if self._is_backward is None:
+            self._is_backward = bool(BACKWARD.search(self.name)) or bool(self.parent and self.parent.is_backward)
+        return self._is_backward
 
-    @cached_property
+    @property
     def is_recomputed(self) -> bool:
         """True if the operator repeats a part of the forward pass inside of the backward pass."""
         if BACKWARD.search(self.name):
