@@ -158,6 +158,9 @@ def test_memory_loss_end_and_date_are_those_of_the_measured_training(measured: i
     assert result.runs[0].final_loss == pytest.approx(ours.loss - 0.6)
     assert (result.is_usable, result.runs[0].ended_by) == (True, None)
     assert result.timestamp == "2026-01-05T08:00:00"
+    assert [one.code for one in result.remarks if one.code in ("training_chosen", "segment_chosen")] == [
+        "training_chosen"
+    ]
 
 
 def test_a_peak_of_a_training_that_is_not_measured_is_no_peak_of_the_result(read: Reader, shared: Path) -> None:

@@ -109,9 +109,11 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[Notice]:
     found = []
     if len(selections) > 1 and not selections[0].side_settled:
         found.append(Notice("drifting", "steps", together=" in all runs together"))
+    is_named = any(one.code == "training_chosen" for one in result.remarks)  # by its place in the log
     for selection in selections:
         say = partial(Notice, field="steps", run=_number(selection, selections))
-        if selection.segments > 1:
+        one_of_all = len(selection.measured_segments) <= 1 and not selection.off_level
+        if selection.segments > 1 and not (one_of_all and is_named):
             found.append(_segments(selection, say))
         if not selection.settled:
             found.append(say("drifting", together=""))
@@ -291,6 +293,7 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[Notice]:
     """Return notices that name unexplained slow or fast rows: they are part of the cost, so they stay in."""
     seconds = result.steps.column("seconds")
     notices: list[Notice] = []
+    is_named = any(one.code == "training_chosen" for one in result.remarks)  # by its place in the log
     for selection in selections:
         say = partial(Notice, field="steps", run=_number(selection, selections))
         if not result.steps.has("seconds"):
