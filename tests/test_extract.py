@@ -142,7 +142,7 @@ def test_a_result_of_the_first_version_without_steps_is_read_again(
     assert extract(old, "--output", tmp_path / "out") == 0
     shown = capsys.readouterr().err
     assert "format result, 0 rows" in shown
-    assert "step time      9.800 s\n" in shown
+    assert "step time      9.800 s, mean over the whole run\n" in shown
     assert "None" not in shown
 
 

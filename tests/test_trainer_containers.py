@@ -16,6 +16,7 @@ from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.result import Result
 from tensorprimat.logs.format import UserFacts
+from tensorprimat.session import explain
 
 START, SECONDS, BATCH, GPUS, TOKENS = 1_767_600_000.125, 10.0, 32, 8, 65536  # batch and tokens of a step
 Rows = list[dict[str, Any]]
@@ -205,3 +206,11 @@ def test_a_record_without_a_clock_has_means_over_the_whole_run_and_says_so_or_wh
     log.write_text(json.dumps(undated, indent=1))
     with pytest.raises(NotALogError, match="the mean loss shows a resume"):
         logs.read(log)
+
+
+def test_the_steps_and_the_time_of_a_summary_give_a_step_time(shared: Path) -> None:
+    for name in ("train.log", "train_results.json"):
+        result = logs.read(shared / "cases" / "J-hf-tokens-per-process" / name)
+        figures = result.performance_metrics
+        assert (figures.avg_step_time_seconds, figures.basis) == (2.0, "reported_means")
+        assert ("step time", "2.000 s, mean over the whole run") in explain.overview(result)

@@ -40,7 +40,9 @@ def overview(result: Result) -> list[tuple[str, str]]:
         parts = [quantities.seconds(performance.avg_step_time_seconds)]
         if performance.cv_step_time is not None:
             parts.append(f"CV {quantities.percent(performance.cv_step_time)}")
-        if performance.total_steps and performance.measured_steps is not None:
+        if performance.basis == "reported_means":
+            parts.append("mean over the whole run")
+        elif performance.total_steps and performance.measured_steps is not None:
             measured, every = map(quantities.count, (performance.measured_steps, performance.total_steps))
             number = len(result.steps)
             in_rows = f", in {quantities.counted(number, 'row')}" if 0 < number < performance.total_steps else ""

@@ -350,6 +350,8 @@ def reported_by(content: Content, span: Span) -> dict[str, Any]:
         if span.shown_by in _UNCERTAIN:
             return reported
         steps, runtime = position_of(summary), reported.get("runtime_seconds")
+        if steps is None and share == 1.0:
+            steps = _precise_count(content)
         if steps and runtime and steps > span.start:
             reported["step_time_seconds"] = (runtime - span.seconds) / (steps - span.start)
         elif span.start and span.shown_by != "the count of steps" and (measured := _pace(content, span)):
