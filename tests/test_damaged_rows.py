@@ -105,6 +105,19 @@ def test_no_device_has_more_memory_than_its_own(device: str, shared: Path, read:
     assert ["because the device has" in one for one in left_out(result)] == [True]
 
 
+@in_each("count", [1, 3, 15])
+def test_a_long_time_is_left_out_where_the_dates_of_rows_show_a_usual_step(
+    count: int, shared: Path, read: Reader
+) -> None:
+    lines = (shared / "cases" / "S-merged-runs" / "full.log").read_text().splitlines()
+    rows = [number for number, line in enumerate(lines) if " iteration " in line]
+    for row in rows[5 : 5 + 3 * count : 3]:
+        lines[row] = re.sub(r"iteration \(ms\): (\d+)", r"iteration (ms): \g<1>5", lines[row])
+    result = read(lines)
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0005, rel=1e-4)
+    assert ["the dates of the rows show a usual step" in one for one in left_out(result)] == [True]
+
+
 def test_a_single_peak_far_above_all_memory_is_left_out(read: Reader) -> None:
     usual = read(damaged("mlx", "Peak mem 12.345", "Peak mem 12.345", range(40))).memory_metrics
     result = read(damaged("mlx", "Peak mem 12.345", "Peak mem 123.45", range(20, 21)))
@@ -154,8 +167,9 @@ def test_rows_that_are_slow_by_all_of_their_numbers_stay(read: Reader) -> None:
 
 
 def test_a_long_time_whose_rate_is_usual_stays_with_a_warning(read: Reader) -> None:
-    """A checkpoint or an evaluation, which the rate leaves out, explains it as well as a changed digit."""
-    result = read(megatron(r"\(ms\): [\d.]+", "(ms): 8000.0", (12, 20, 28)))
+    """Without dates, a checkpoint or an evaluation that the rate leaves out explains it as well as a damaged digit."""
+    rows = megatron(r"\(ms\): [\d.]+", "(ms): 8000.0", (12, 20, 28))
+    result = read([re.sub(r"\[2026-[^]]*\] (?= *iteration)", "", line) for line in rows])
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2 + 18 / 39, rel=1e-3)
     assert not left_out(result)
     (doubt,) = in_doubt(result)

@@ -1,8 +1,9 @@
 """Values of rows that damage has changed: a digit lost or doubled, two rows joined, several writers in one file.
 
-Three signs show such a value: no device reaches it; the other numbers of its row contradict it, as those of most rows
-do not; or it is alone far above the values of its column. It becomes unknown, and a warning names its line, however
-many there are. Where a checkpoint, an evaluation or another size of batch explains it too, it stays, with a warning.
+Four signs show such a value: no device reaches it; the dates around it show a usual step; the other numbers of its row
+contradict it, as those of most rows do not; or it is alone far above the values of its column. It becomes unknown, and
+a warning names its line, however many there are. Where a checkpoint, an evaluation or another size of batch explains it
+too, it stays, with a warning.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorprimat.core import catalogue
+from tensorprimat.core import catalogue, clocks
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, gigabytes, listed, significant, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps, distinct
+from tensorprimat.core.steps import FloatArray, Steps, distinct, finite
 from tensorprimat.core.terms import FEW_LINES, PRINTED, RATES
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.logs.format import Reading
@@ -31,6 +32,7 @@ _SAME, _OTHER = 0.05, 0.2  # relative differences: rounding, and another number
 _SAMPLED = 10_000  # rows that show a ratio, taken evenly
 _MOST_DECIMALS = 8  # digits; a number with more is complete
 _FASTER, _SLOWER = 8.0, 100.0  # than the median: no step is, unless digits were added or lost
+_LONGER = 3.0  # times the usual step
 _SPIKE, _SPIKE_OF_LEVEL = 8.0, 1.1  # times the rows around it; sequences of any length need up to three times
 _LEVEL = 0.01  # relative difference from one of the two rows before
 MOST_MEMORY = 10e12  # bytes
@@ -64,7 +66,14 @@ def leave_out(reading: Reading) -> list[Notice]:
     """Make the values that damage has changed unknown; return a notice for each column that has some."""
     notices: list[Notice] = []
     doubted: dict[str, np.ndarray] = {}
-    signs: tuple[Callable[[Reading], Iterator[_Odd]], ...] = (_impossible, _contradicted, _far_off, _spikes, _exceeding)
+    signs: tuple[Callable[[Reading], Iterator[_Odd]], ...] = (
+        _impossible,
+        _longer_than_between,
+        _contradicted,
+        _far_off,
+        _spikes,
+        _exceeding,
+    )
     for sign in signs:
         for columns, odd, why, is_certain in sign(reading):
             if not is_certain:  # one warning per value
@@ -111,6 +120,23 @@ def _impossible(reading: Reading) -> Iterator[_Odd]:
         more = (used > (1 + catalogue.RESERVED) * device) & (used <= MOST_MEMORY)
         is_certain = bool(np.count_nonzero(more) <= MOST * len(more))  # else the log counts something else
         yield _Odd([name], more, f"the device has {gigabytes(device / GB)}", is_certain)
+
+
+def _longer_than_between(reading: Reading) -> Iterator[_Odd]:
+    """Yield the times of a few rows that are far longer than usual where their dates show a usual step."""
+    steps = reading.steps
+    dates = steps.column("ended_at")
+    if reading.timing != "reported" or np.count_nonzero(np.isfinite(dates)) < FEWEST_TO_CHOOSE:
+        return
+    between = np.diff(dates, prepend=np.nan) + 2 * clocks.resolution_of(finite(dates))
+    is_first = np.diff(steps.column("segment"), prepend=-1) != 0
+    seconds, covers = steps.column("seconds"), steps.column("covers")
+    usual = _LONGER * median(finite(seconds)) if np.isfinite(seconds).any() else np.inf
+    odd = (seconds > usual) & (between < usual * covers) & ~is_first & (steps.column("interrupted_by") == 0)
+    for rate in (steps.column(name) for name in _PACES if name != "seconds" and steps.has(name)):
+        odd &= ~(rate * _LONGER < median(finite(rate)))  # of a row that is slow by its rate too the date is wrong
+    if np.count_nonzero(odd) <= MOST * len(odd):  # else rows were dated when they were written, not when a step ended
+        yield _Odd(["seconds"], odd, "the dates of the rows show a usual step", is_certain=True)
 
 
 def _memory_of_device(reading: Reading) -> float:
