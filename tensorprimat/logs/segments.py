@@ -69,7 +69,7 @@ class Segment:
     parts: tuple[Part, ...] = ()
     """Parts that were read; () for the whole log."""
     arguments: Mapping[str, str] = field(default_factory=dict)
-    """What the framework printed before the first row, as headers.printed returns it."""
+    """Arguments that the framework printed before the first row, as headers.printed returns them."""
 
     @property
     def steps(self) -> int:
