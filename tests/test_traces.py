@@ -124,6 +124,39 @@ def test_the_work_of_an_unknown_device_is_refused(tmp_path):
         ledger(made, tmp_path)
 
 
+def test_of_a_cut_file_only_steps_that_are_whole_count(tmp_path):
+    """Profilers write events by stream and buffer, so that a file without its end lacks some of every step."""
+
+    def without(made: ChromeTrace, shares: tuple[float, ...]) -> Path:
+        marks = [one for one in made.events if one["name"].startswith("Profiler")]
+        made.events[:] = [one for one in made.events if one not in marks]
+        for mark, share in zip(marks, shares, strict=True):
+            own = [one for one in made.events if mark["ts"] <= one["ts"] < mark["ts"] + mark["dur"]]
+            for one in own[round(share * len(own)) :]:
+                made.events.remove(one)
+        made.events[:0] = marks
+        return made.write(tmp_path / "cut.json", cut=-20)
+
+    assert len(ledger_at(without(training(4, layers=30), (1, 0.3, 1, 0.9))).by_step) == 2
+    assert len(ledger_at(without(training(2, layers=30), (1, 0.3))).by_step) == 1
+    with pytest.raises(InputError, match="no two of its steps are alike"):
+        ledger_at(without(training(3, layers=30), (0.4, 0.8, 0.6)))
+    forward = ChromeTrace()
+    forward.host("aten::mm", 0, 100)
+    forward.host("aten::mm", 200, 300)
+    with pytest.raises(InputError, match="no work of a GPU"):
+        ledger_at(forward.write(tmp_path / "cut.json", cut=-20))
+
+
+def test_a_step_without_its_kernels_belongs_to_no_other_step(tmp_path):
+    made = training(4)
+    marks = {one["name"]: one["ts"] for one in made.events}
+    second, third = marks["ProfilerStep#1"], marks["ProfilerStep#2"]
+    made.events[:] = [one for one in made.events if one["name"].startswith("Prof") or not second < one["ts"] < third]
+    usual = ledger(training(4), tmp_path).step_seconds
+    assert ledger(made, tmp_path).step_seconds == pytest.approx(usual, rel=0.01)
+
+
 def gap_of(folder: Path, *, launch: float, host: tuple[str, str] | None = None) -> str:
     """Return the class of a gap from 300 to 700 whose kernel was launched at a time."""
     made = ChromeTrace()

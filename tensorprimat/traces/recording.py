@@ -71,7 +71,8 @@ class Recording:
                 kernel.operator = innermost(threads.get(call.thread, []), starts.get(call.thread, []), call.start)
             devices[device].append(kernel)
         launches = [call for call in by_key.values() if _LAUNCH.search(call.name)]
-        if not devices and any(threads.values()) and not self.calls:
+        gpu_is_missing = self.is_cut and self.devices  # the file ends before the work of its GPU
+        if not devices and any(threads.values()) and not self.calls and not gpu_is_missing:
             devices["cpu"] = [piece for thread, found in threads.items() for piece in own_time(found, str(thread))]
         waits = [HostSpan(call.start, call.end) for call in self.calls if _WAIT.search(call.name)]
         return [

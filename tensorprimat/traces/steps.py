@@ -16,6 +16,7 @@ from tensorprimat.traces.record import Kernel, Trace
 
 _BETWEEN = 0.01  # of a trace's other kernels: as many between two of the optimizer separate two steps
 _WHOLE = 0.02  # by which the kernels of a whole step may differ from the median of the steps
+_HOLE_SECONDS = 1e-3  # before a kernel that was launched already: those between the two are missing
 _MOST_LOST = 0.01  # of launches without a kernel
 
 
@@ -58,16 +59,12 @@ def find_steps(trace: Trace, classes: Sequence[str], *, whole: bool = False) -> 
 
 def _whole(trace: Trace, found: StepWindows, work: Sequence[int]) -> StepWindows:
     """Return the steps without partial ones, and without those of a cut trace that lack kernels."""
-    kernels = [trace.kernels[place] for place in work]
-    ends = [kernel.start for kernel in kernels]
-    counts = [bisect_left(ends, end) - bisect_left(ends, start) for start, end in found.windows]
-    usual = statistics.median(counts)
-    kept = [window for window, count in zip(found.windows, counts, strict=True) if abs(count - usual) <= _WHOLE * usual]
-    if len(kept) < 2:  # dynamic shapes: steps of unlike work, all of them whole as far as anything tells
-        kept = list(found.windows)
+    starts = [trace.kernels[place].start for place in work]
+    counts = [bisect_left(starts, end) - bisect_left(starts, start) for start, end in found.windows]
+    kept = _of_cut(trace, found.windows, counts, starts) if trace.is_cut else _of_like_work(found.windows, counts)
     share = len(trace.lost) / trace.launches if trace.launches else 0.0
     if share > _MOST_LOST:
-        complete = [window for window in kept if not trace.lost or window[1] < trace.lost[0]]
+        complete = [window for window in kept if window[1] < trace.lost[0]]
         if not trace.is_cut or not complete:
             raise InputError(
                 f"{len(trace.lost)} of {quantities.count(trace.launches)} launches have no kernel in the trace "
@@ -80,10 +77,48 @@ def _whole(trace: Trace, found: StepWindows, work: Sequence[int]) -> StepWindows
     return StepWindows(windows=tuple(kept), by=found.by, left_out=left_out, clock_seconds=clock)
 
 
+def _of_like_work(windows: Sequence[tuple[float, float]], counts: Sequence[int]) -> list[tuple[float, float]]:
+    """Return the windows with as many kernels as most; all of them if their work is unlike, as of dynamic shapes."""
+    usual = statistics.median(counts)
+    kept = [window for window, count in zip(windows, counts, strict=True) if abs(count - usual) <= _WHOLE * usual]
+    return kept if len(kept) > 1 else list(windows)
+
+
+def _of_cut(
+    trace: Trace, windows: Sequence[tuple[float, float]], counts: Sequence[int], starts: Sequence[float]
+) -> list[tuple[float, float]]:
+    """Return the windows of a cut trace with as many kernels as the fullest. Raises InputError if none is surely whole.
+
+    The end of a partial step is unknown, so that a step after one begins with its own first kernel.
+    """
+    full = [count >= (1 - _WHOLE) * max(counts) for count in counts]
+    following = next((one for one in trace.kernels if one.start >= windows[0][1]), None)
+    hole = following is not None and following.launched is not None and (
+        following.launched < windows[0][1] < following.start - _HOLE_SECONDS
+    )  # fmt: skip
+    if sum(full) < 2 and (hole or not full[0]):
+        message = "the file ends in the middle, and no two of its steps are alike, so none is surely whole"
+        raise InputError(message, path=trace.path)
+    kept = []
+    for place, (start, end) in enumerate(windows):
+        if full[place]:
+            kept.append((start if not place or full[place - 1] else starts[bisect_left(starts, start)], end))
+    return kept
+
+
 def _windows(groups: Sequence[Sequence[Kernel]], first: float) -> list[tuple[float, float]]:
-    """Return a window for each group of kernels, from the end of the one before to its own end."""
-    ends = [first, *(max(kernel.end for kernel in group) for group in groups)]
-    return [(start, end) for start, end in pairwise(ends) if end > start]
+    """Return a window for each group with kernels, from the end of the one before, if that has any, to its own end."""
+    found: list[tuple[float, float]] = []
+    began: float | None = first
+    for group in groups:
+        if not group:
+            began = None  # a step without its kernels: the next one begins with its own
+            continue
+        start, end = min(kernel.start for kernel in group) if began is None else began, max(one.end for one in group)
+        if end > start:
+            found.append((start, end))
+        began = max(start, end)
+    return found
 
 
 def _by_marks(trace: Trace, work: Sequence[int]) -> StepWindows | None:
@@ -103,12 +138,12 @@ def _by_marks(trace: Trace, work: Sequence[int]) -> StepWindows | None:
         return None
     left_out = len(marks) - len(filled)
     if trace.on_cpu or all(max(kernel.end for kernel in group) <= mark.end for mark, group in filled):
-        starts = [mark.start for mark, _ in filled]
-        windows = tuple(zip(starts, (*starts[1:], filled[-1][0].end), strict=True))
+        until = {mark: following.start for mark, following in pairwise(marks)}
+        windows = tuple((mark.start, until.get(mark, mark.end)) for mark, _ in filled)
         clock = sum(mark.end - mark.start for mark, _ in filled)
         return StepWindows(windows=windows, by="marks", clock_seconds=clock, left_out=left_out)
     first = min(kernel.start for kernel in filled[0][1])  # the host runs ahead: the device's own ends are the steps
-    found = tuple(_windows([group for _, group in filled], first))
+    found = tuple(_windows(groups, first))
     waited = found[-1][1] <= filled[-1][0].end and len(found) == len(filled)
     clock = sum(mark.end - mark.start for mark, _ in filled) - max(0.0, first - filled[0][0].start)
     return StepWindows(windows=found, by="marks", clock_seconds=clock if waited else None, left_out=left_out)
