@@ -99,6 +99,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "machine/torch_device.py": (*CELLS, "preflight"),
     "machine": ("run",),
     "traces": ("explain",),
+    "reports/ledger.py": ("explain",),
     **{f"cli/{command}.py": (command,) for command in COMMANDS},
 }
 """Module, or a room for the others of it → commands that show its messages."""

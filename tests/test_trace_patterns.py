@@ -8,6 +8,7 @@ import pytest
 from chrome_traces import ADAM, BACKWARD, GEMM, ChromeTrace, training
 from each import in_each
 
+from tensorprimat.cli import main
 from tensorprimat.models.presets import find_preset
 from tensorprimat.traces.ledger import Ledger
 from tensorprimat.traces.patterns import patterns_of
@@ -135,5 +136,7 @@ def test_a_rate_above_the_peak_is_no_rate(tmp_path):
     assert not rates_of(ledger(step_of(("aten::mm", GEMM, 100.0), **shapes), tmp_path), TraceFacts())
 
 
-def test_without_shapes_and_a_model_there_is_no_rate(tmp_path):
+def test_without_shapes_and_a_model_there_is_no_rate_and_the_reason_is_said(tmp_path, capsys):
+    assert main(["explain", str(training().write(tmp_path / "a.json"))]) == 0
+    assert "no rates: the trace has no shapes" in " ".join(capsys.readouterr().out.split())
     assert not rates_of(ledger(training(extra={ADAM: 5}), tmp_path), TraceFacts())

@@ -255,6 +255,7 @@ def _side(ledger: Ledger, rates: Mapping[str, Rate]) -> dict[str, Any]:
         "launches": {name: rounded(ledger.launches(name)) for name in ledger.items},
         "rates": {name: {"amount": rounded(rate.amount), "per_second": rounded(rate.per_second),
                          "peak": rounded(rate.peak), "unit": rate.unit} for name, rate in rates.items()},
+        "rates_missing_because": _without_rates(ledger, rates),
         "unknown_share": rounded(ledger.unknown_share), "closure": rounded(ledger.closure),
         "hidden_communication_seconds": rounded(ledger.hidden_communication),
         "patterns": [notice.for_programs().model_dump(include={"code", "values"}) for notice in patterns_of(ledger)],
@@ -285,9 +286,19 @@ def print_explanation(
     parts.append(Text())
     for place, ledger in enumerate(ledgers):
         who = f"{_SIDE_NAMES[place]}: " if several else ""
-        parts += [paragraph(f"{who}{notice}", width=width, bullet="• ") for notice in _remarks(ledger)]
+        lines = [*_remarks(ledger), *filter(None, [_without_rates(ledger, rates[place])])]
+        parts += [paragraph(f"{who}{line}", width=width, bullet="• ") for line in lines]
     parts.append(paragraph(_PROFILED, "dim", width=width))
     console.print(Group(*parts), crop=False)
+
+
+def _without_rates(ledger: Ledger, rates: Mapping[str, Rate]) -> str | None:
+    """Return why a ledger has no rates; None if it has any."""
+    if rates:
+        return None
+    if ledger.trace.has_shapes:
+        return "no rates: the shapes in the trace do not give the work of a class"
+    return "no rates: the trace has no shapes; record them (record_shapes=True), or give --model and --sequence-length"
 
 
 def _remarks(ledger: Ledger) -> list[str]:
