@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,9 +29,12 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from tensorprimat.traces.difference import by_group, difference_of
-from tensorprimat.traces.sides import ledger_at
-from tensorprimat.traces.work import TraceFacts
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tensorprimat.traces.difference import by_group, difference_of  # noqa: E402  # found through the line above
+from tensorprimat.traces.sides import ledger_at  # noqa: E402
+from tensorprimat.traces.work import TraceFacts  # noqa: E402
 
 EXPECTED = {
     "slower attention": "attention",

@@ -147,13 +147,13 @@ def command(
 
 def _explaining(labels: Sequence[str | None], loaded: Sequence[Loaded]) -> str | None:
     """Return the command that explains a difference, where the first two sides each have a trace; else None."""
-    from tensorprimat.traces.sides import find_trace
+    from tensorprimat.traces.sides import trace_of_result
 
     traced: dict[str, Path] = {}
     for label, item in zip(labels, loaded, strict=True):
         if label is not None and label not in traced:
             with contextlib.suppress(InputError, OSError):
-                if find_trace(item.path).result is not None:
+                if trace_of_result(item.path) is not None:
                     traced[label] = item.path
     return shlex.join(["tprimat", "explain", *map(str, traced.values())]) if len(traced) == 2 else None
 

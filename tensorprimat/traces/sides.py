@@ -43,27 +43,37 @@ def find_trace(path: Path) -> TracedSide:
         profiles = _profiles(path, "*")
         if len(names := sorted({_OF_INVOCATION.split(one.name)[0] for one in profiles})) > 1:
             raise InputError(f"profiles of {len(names)} benchmarks ({', '.join(names)}); name a result", path=path)
+        found = _latest(profiles)
     elif _is_result(path):
-        name = (
-            path.name
-            if path.name.endswith(_PROFILED)
-            else f"{_OF_INVOCATION.split(path.stem + '_')[0].rstrip('_')}_[0-9]*"
-        )
-        profiles = _profiles(path.parent, name)
+        found = trace_of_result(path)
     else:
         return TracedSide(trace=path)
+    if found is None:
+        raise InputError("no trace belongs to it; make one with benchmark.py --profile torch", path=path)
+    return found
+
+
+def trace_of_result(path: Path) -> TracedSide | None:
+    """Return the trace of a result file: its own if its run was profiled, else the latest of its benchmark, or None."""
+    if path.name.endswith(_PROFILED):
+        return _latest([path])
+    name = _OF_INVOCATION.split(f"{path.stem}_")[0].rstrip("_")
+    return _latest(_profiles(path.parent, f"{name}_[0-9]*"))
+
+
+def _latest(profiles: Sequence[Path]) -> TracedSide | None:
+    """Return the trace of the latest profiled run that has one. profiles: results."""
     for profile in sorted(profiles, key=lambda one: one.name, reverse=True):
         stem = profile.name.removesuffix(_PROFILED)
         beside = [one for one in sorted(profile.parent.glob(f"{stem}*")) if one.name.endswith((*ENDINGS, ".nsys-rep"))]
         if traces := [one for one in beside if one != profile]:
             return TracedSide(trace=traces[0], result=store.load(profile))
-    raise InputError("no trace belongs to it; make one with benchmark.py --profile torch", path=path)
+    return None
 
 
 def _profiles(folder: Path, name: str) -> list[Path]:
-    """Return the results of profiled runs in a folder and in its history. name: pattern of their names."""
-    pattern = name if name.endswith(_PROFILED) else f"{name}_{_PROFILED}"
-    return [one for place in (folder, folder / store.HISTORY) for one in place.glob(pattern)]
+    """Return the results of profiled runs in a folder and in its history. name: pattern of the names before that."""
+    return [one for place in (folder, folder / store.HISTORY) for one in place.glob(f"{name}_{_PROFILED}")]
 
 
 def _is_result(path: Path) -> bool:
