@@ -293,7 +293,6 @@ def _outliers(result: Result, selections: Sequence[Selection]) -> list[Notice]:
     """Return notices that name unexplained slow or fast rows: they are part of the cost, so they stay in."""
     seconds = result.steps.column("seconds")
     notices: list[Notice] = []
-    is_named = any(one.code == "training_chosen" for one in result.remarks)  # by its place in the log
     for selection in selections:
         say = partial(Notice, field="steps", run=_number(selection, selections))
         if not result.steps.has("seconds"):
