@@ -16,7 +16,6 @@ from tensorprimat.traces.record import Kernel, Trace
 
 _BETWEEN = 0.01  # of a trace's other kernels: as many between two of the optimizer separate two steps
 _WHOLE = 0.02  # by which the kernels of a whole step may differ from the median of the steps
-_HOLE_SECONDS = 1e-3  # before a kernel that was launched already: those between the two are missing
 _MOST_LOST = 0.01  # of launches without a kernel
 
 
@@ -87,16 +86,12 @@ def _of_like_work(windows: Sequence[tuple[float, float]], counts: Sequence[int])
 def _of_cut(
     trace: Trace, windows: Sequence[tuple[float, float]], counts: Sequence[int], starts: Sequence[float]
 ) -> list[tuple[float, float]]:
-    """Return the windows of a cut trace with as many kernels as the fullest. Raises InputError if none is surely whole.
+    """Return the windows of a cut trace with as many kernels as the fullest. Raises InputError if no two are alike.
 
     The end of a partial step is unknown, so that a step after one begins with its own first kernel.
     """
     full = [count >= (1 - _WHOLE) * max(counts) for count in counts]
-    following = next((one for one in trace.kernels if one.start >= windows[0][1]), None)
-    hole = following is not None and following.launched is not None and (
-        following.launched < windows[0][1] < following.start - _HOLE_SECONDS
-    )  # fmt: skip
-    if sum(full) < 2 and (hole or not full[0]):
+    if sum(full) < 2:
         message = "the file ends in the middle, and no two of its steps are alike, so none is surely whole"
         raise InputError(message, path=trace.path)
     kept = []
