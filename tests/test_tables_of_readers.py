@@ -17,7 +17,15 @@ OF_STEP = {one.name for one in dataclasses.fields(Step)}
 SUMS_OF_ROWS = {"total_tokens", "total_samples", "total_steps", "elapsed", "label_tokens", "interval_seconds"}
 MEANT_BY_NUMBERS = OF_STEP | SUMS_OF_ROWS | {"steps_per_second"}
 MEANT_BY_SETTINGS = {*TrainingConfig.model_fields, "gpus_per_node", "epochs"}
-MEANT_BY_METRICS = OF_STEP | {"total_tokens", "tokens_before", "seconds_so_far", "other_work", "hooks", "epoch"}
+MEANT_BY_METRICS = OF_STEP | {
+    "total_tokens",
+    "total_samples",
+    "tokens_before",
+    "seconds_so_far",
+    "other_work",
+    "hooks",
+    "epoch",
+}
 
 
 def wrong_values(record, *, without=()):
