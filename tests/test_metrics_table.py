@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from each import in_each
 
+from tensorprimat import logs
 from tensorprimat.core.errors import InputError, NotALogError
 from tensorprimat.core.units import GIB
+from tensorprimat.core.user_facts import UserFacts
 from tensorprimat.logs import metrics
 from tensorprimat.logs.text import Log
 
@@ -584,3 +586,15 @@ def test_a_listed_name_counts_before_one_that_only_its_words_explain(read_text: 
     rows = [{"step": n, "iter_ms": 900.0, "step_time_s": 0.5 + n % 2 / 100, "loss": 9 - n / 50} for n in range(1, 30)]
     figures = read_text("".join(json.dumps(row) + "\n" for row in rows)).performance_metrics
     assert figures.avg_step_time_seconds == pytest.approx(0.505, rel=0.01)
+
+
+@in_each("name", ["elapsed_s", "elapsed_seconds", "time_elapsed"])
+def test_seconds_since_the_start_are_a_clock_that_decides_what_a_rate_counts(name, tmp_path):
+    """A rate named per GPU that is the one of all: counter and clock give 40,960 tokens/s."""
+    rows = [
+        {"step": i, "loss": 5 - i / 100, "tokens_seen": i * 65536, name: 1.6 * i, "tokens_per_sec_per_gpu": 40960.0}
+        for i in range(1, 60)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    result = logs.read(tmp_path / "rows.jsonl", facts=UserFacts(num_gpus=8))
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(5120, rel=0.01)

@@ -24,7 +24,7 @@ tokens of a mean step over the time of the last one (core/trainers/base.py), whi
 RATES_OF_LOOPS = ("tok/s", "tok/sec", "tokens/s", "tokens/sec", "tok_per_sec", "tokens_per_sec", "tokens_per_second")
 """Rates that a training loop of one's own prints in a dictionary, and the Trainer does not."""
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step", "train/global_step")
-TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
+TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens", "tokens_seen")
 TRAINED_TOKENS = "tokens/trainable"
 """axolotl's total of the tokens that enter the loss: it is the weight of the rate of the same tokens."""
 AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
