@@ -310,7 +310,16 @@ def other_phase(group: Group, other: Group) -> tuple[float, tuple[int, int], tup
 
 
 def without_common_steps(one: Group, other: Group) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the numbers of the first and last row of both sides where all of one come before those of the other."""
+    """Return the numbers of the first and last row of both sides where all of one come before those of the other.
+
+    Steps of other work (another batch, the blocks of an MLPerf submission) have no numbers in common: None.
+    """
+    work = [
+        (group.result.performance_metrics.tokens_per_step, group.result.training_config.global_batch_size)
+        for group in (one, other)
+    ]
+    if work[0] != work[1] or any(group.result.performance_metrics.reported.benchmark for group in (one, other)):
+        return None
     numbers = [group.result.steps.column("index") for group in (one, other)]
     if not all(map(len, numbers)):
         return None

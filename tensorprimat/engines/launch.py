@@ -212,7 +212,7 @@ def _kept_bytecode() -> dict[str, str]:
     if specification is None or sys.pycache_prefix or os.path.isfile(specification.cached or ""):
         return {}
     cache = processes.compile_cache(os.environ)
-    if os.name != "posix" or (cache.exists() and cache.stat().st_uid != os.getuid()):
+    if os.name != "posix" or (os.path.exists(cache) and cache.stat().st_uid != os.getuid()):
         return {}  # nobody else may write code for this user
     return {"PYTHONPYCACHEPREFIX": str(cache / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
 
