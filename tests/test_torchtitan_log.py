@@ -336,3 +336,12 @@ def test_rows_of_reinforcement_learning_are_refused_in_one_line_that_names_them(
         read_text("\n".join(rows) + "\n")
     assert "\n" not in str(refused.value)
     assert "looked for rows of" not in str(refused.value)
+
+
+def test_a_row_whose_rate_is_no_number_is_a_step_and_named(read_text: Any) -> None:
+    rows = [row(n, "4,0966" if n % 4 == 0 else "8,192") for n in range(1, 41)]
+    result = read_text(log(*rows, row(41, "8,1", tail=" ").rstrip()))  # the last one is cut there
+    assert result.performance_metrics.total_steps == 40
+    assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(8192)
+    (notice,) = [one for one in result.remarks if one.code == "damaged_values"]
+    assert notice.values["where"] == "in 10 rows (first on line 8)"

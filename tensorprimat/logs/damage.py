@@ -82,7 +82,7 @@ def leave_out(reading: Reading) -> list[Notice]:
             if not odd.any():
                 continue
             what = f"{listed([_NAMES[name] for name in columns])} {'is' if len(columns) == 1 else 'are'}"
-            code, where = "damaged_values" if is_certain else "doubtful_values", _places(reading.steps, odd)
+            code, where = "damaged_values" if is_certain else "doubtful_values", places(reading.steps, odd)
             notices.append(Notice(code, "steps", what=what, where=where, why=why))
             if is_certain:
                 unknown = {name: np.where(odd, np.nan, reading.steps.column(name)) for name in columns}
@@ -90,7 +90,7 @@ def leave_out(reading: Reading) -> list[Notice]:
     return notices
 
 
-def _places(steps: Steps, odd: np.ndarray) -> str:
+def places(steps: Steps, odd: np.ndarray) -> str:
     """Return where the rows of a mask are: "on lines 5, 7 and 9"; "in 40 rows (first on line 5)"."""
     lines = steps.column("line")[odd]
     word, numbers = ("line", lines) if (lines > 0).all() else ("step", steps.column("index")[odd])

@@ -36,7 +36,7 @@ from tensorprimat.core.settings import PARALLEL_SIZES, PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Step, Steps
 from tensorprimat.core.units import GB, GIB
-from tensorprimat.logs import fields
+from tensorprimat.logs import damage, fields
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
@@ -57,6 +57,8 @@ _FIELD = re.compile(
 )
 """A rate with a separator of thousands may be the last of a row: cut inside, it would have none, or fewer digits after
 it. Every other number is followed by its unit or by the next name."""
+_NAMES_RATE = re.compile(r"\b(?:tps|wps):\s{0,9}\S{1,40}\s+[a-z]")
+"""A rate before another field, so that its row is not cut there; `4,0966` is one that no reader takes for a number."""
 _VALIDATION = re.compile(rf"\bvalidate step:\s*(\d{{1,15}})\s+loss:\s*{NUMBER}")
 _DATASET = re.compile(r"\bPreparing (\S{1,200}) dataset\b")
 _CHECKPOINT = re.compile(r"\b(?:Saving|Staging) (?:the|a|an) (?:.{1,40} )?checkpoint\b")
@@ -164,6 +166,10 @@ def read(log: Log) -> Reading:
         if steps.has(seen.timer):
             steps, coarse = _timed(steps, tokens / gpus)
             seen.warnings += coarse
+    unread = ~np.isfinite(steps.column("reported_tokens_per_second_per_gpu"))
+    if unread.any():
+        places = damage.places(steps, unread)
+        seen.warnings.append(Notice("damaged_values", "steps", what="the rate is", where=places, why="it is no number"))
     starts = {segment: first - 1 for segment, first in enumerate(seen.starts)}
     seen.steps = fields.with_intervals(steps, starts=starts, extra_boundaries=seen.validations)
     seen.evidence = Evidence(announced=seen.announced)
@@ -212,7 +218,7 @@ def _step(line: int, text: str, interrupted_by: str) -> Step | None:
         for match in _FIELD.finditer(text, row.end())
     }
     rate = fields.positive(values.get("tps") or values.get("wps"))
-    if rate is None:
+    if rate is None and not _NAMES_RATE.search(text, row.end()):
         return None
     loss = fields.number(values.get("loss"))
     norm = fields.number(values.get("grad_norm"))
