@@ -64,12 +64,13 @@ def test_naming_the_run_or_any_of_its_metrics_reads_the_run(tmp_path: Path, name
     assert (result.training_config.micro_batch_size, result.model.name) == (4, "llama")
 
 
-@in_each("named", ["", "metrics", "metrics/train/loss"])
+@in_each("named", ["", "metrics", "metrics/train/loss", "..", "../.."])
 def test_extract_turns_the_folder_of_a_run_into_one_result(
     tmp_path: Path, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_of(tmp_path, RATES, world_size="8", model_name_or_path="meta/Llama-3.1-8B")
-    (run / "meta.yaml").write_text("run_id: abc\nstatus: 3\n")
+    for place in (run, run.parent):
+        (place / "meta.yaml").write_text("run_id: abc\nstatus: 3\n")
     (run / "tags").mkdir()
     (run / "tags" / "mlflow.source.name").write_text("train.py")
     assert main(["extract", str(run / named), "--output", str(tmp_path / "out")]) == 0

@@ -22,7 +22,7 @@ def expand(named: Sequence[str]) -> list[str]:
     for name in named:
         path = Path(name)
         if regular.refused_listing(path) is None:
-            found = log_files_of(path) or [file for inside in subfolders(path) for file in log_files_of(inside)]
+            found = _below(path, LEVELS)
         elif any(sign in name for sign in "*?[") and not os.path.exists(name):
             found = sorted(glob.glob(name, recursive=True))
         else:
@@ -31,6 +31,17 @@ def expand(named: Sequence[str]) -> list[str]:
             raise _empty_folder(path) if os.path.isdir(name) else InputError("no file fits this pattern", path=name)
         paths += found
     return list(dict.fromkeys(paths))
+
+
+MLFLOW_FACTS = "meta.yaml"
+"""File of an experiment or a run of MLflow, which holds no step."""
+LEVELS = 2  # of folders in a named one: mlruns/EXPERIMENT/RUN
+
+
+def _below(folder: Path, levels: int) -> list[str]:
+    """Return the paths to read in a folder; if it holds none, those of the folders in it."""
+    found = log_files_of(folder)
+    return found or [file for inside in subfolders(folder) if levels for file in _below(inside, levels - 1)]
 
 
 def _empty_folder(folder: Path) -> InputError:
@@ -56,4 +67,5 @@ def log_files_of(folder: Path) -> list[str]:
     """Return the paths to read in a folder: the folder itself if it is one log (TensorBoard), else its files."""
     if logs.detect_format(Log(folder)) is not None:
         return [str(folder)]
-    return sorted(str(inside) for inside in folder.iterdir() if os.path.isfile(inside))
+    files = (inside for inside in folder.iterdir() if os.path.isfile(inside) and inside.name != MLFLOW_FACTS)
+    return sorted(map(str, files))
