@@ -188,3 +188,12 @@ def test_the_waterfall_shows_both_steps_and_every_large_class(tmp_path, capsys):
     assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
     assert main(["explain", sides[0], "--plot", str(tmp_path / "why.gif")]) == 2
     assert "must end in .png or .svg" in capsys.readouterr().err
+
+
+def test_workbooks_are_compared_by_their_totals_and_not_with_a_trace(shared, capsys, tmp_path):
+    pytest.importorskip("openpyxl")
+    books = [str(shared / "excel" / f"{name}_qwen_rank0.xlsx") for name in ("h100", "mi300x")]
+    assert main(["explain", *books]) == 0
+    assert "GEMM kernels" in capsys.readouterr().out
+    assert main(["explain", books[0], str(training(3).write(tmp_path / "a.json"))]) == 2
+    assert "holds totals; give two of them, or two traces" in capsys.readouterr().err

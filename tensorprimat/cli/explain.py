@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -39,8 +40,8 @@ def command(
     Reads traces of PyTorch's profiler (.json, .json.gz) from CUDA, ROCm, XPU and CPU, of Nsight Systems (.sqlite, by
     nsys export; .nsys-rep where nsys is installed) and of rocprofv3 (.json, .csv, .db), and folders with one for each
     rank. Make one with benchmark.py --profile torch: then its result file or output folder finds the trace, and states
-    model, batch and clock. Without TRACE, --model MODEL is profiled now. A profiler slows a training down: compare
-    speeds by runs without it.
+    model, batch and clock. Without TRACE, --model MODEL is profiled now. Workbooks of TraceLens (.xlsx) hold totals, so
+    that no account of a step closes. A profiler slows a training down: compare speeds by runs without it.
 
     \b
     Examples:
@@ -70,7 +71,10 @@ def command(
         if model is None:
             raise UsageError("name a trace, or a --model to profile now")
         baseline, model = _profiled_now(model), None
-    sides = [find_trace(path) for path in (baseline, candidate) if path is not None]
+    named = [path for path in (baseline, candidate) if path is not None]
+    if any(path.suffix == ".xlsx" for path in named):
+        return _of_workbooks(named, as_json=as_json)
+    sides = [find_trace(path) for path in named]
     facts = trace_facts(sides, model=model, sequence_length=sequence_length, sequences=sequences, clocks=clock or ())
     ledgers = [ledger_at(side.trace, rank, whole=whole) for side in sides]
     rates = [rates_of(ledger, of_side) for ledger, of_side in zip(ledgers, facts, strict=True)]
@@ -84,6 +88,15 @@ def command(
     else:
         report.print_explanation(ledgers, rates, found)
     return 0
+
+
+def _of_workbooks(paths: Sequence[Path], *, as_json: bool) -> int:
+    """Print what TraceLens workbooks say: totals of classes, which nothing shows to sum to the step."""
+    from tensorprimat.cli import main
+
+    if not all(path.suffix == ".xlsx" for path in paths):
+        raise UsageError("a TraceLens workbook holds totals; give two of them, or two traces")
+    return main(["analyze", *map(str, paths), *(["--json"] if as_json else [])])
 
 
 def _profiled_now(model: str) -> Path:

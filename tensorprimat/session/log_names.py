@@ -22,7 +22,7 @@ def expand(named: Sequence[str]) -> list[str]:
     for name in named:
         path = Path(name)
         if regular.refused_listing(path) is None:
-            found = _below(path, LEVELS)
+            found = _below(path, _LEVELS)
         elif any(sign in name for sign in "*?[") and not os.path.exists(name):
             found = sorted(glob.glob(name, recursive=True))
         else:
@@ -33,9 +33,9 @@ def expand(named: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-MLFLOW_FACTS = "meta.yaml"
+_MLFLOW_FACTS = "meta.yaml"
 """File of an experiment or a run of MLflow, which holds no step."""
-LEVELS = 2  # of folders in a named one: mlruns/EXPERIMENT/RUN
+_LEVELS = 2  # of folders in a named one: mlruns/EXPERIMENT/RUN
 
 
 def _below(folder: Path, levels: int) -> list[str]:
@@ -67,5 +67,5 @@ def log_files_of(folder: Path) -> list[str]:
     """Return the paths to read in a folder: the folder itself if it is one log (TensorBoard), else its files."""
     if logs.detect_format(Log(folder)) is not None:
         return [str(folder)]
-    files = (inside for inside in folder.iterdir() if os.path.isfile(inside) and inside.name != MLFLOW_FACTS)
+    files = (inside for inside in folder.iterdir() if os.path.isfile(inside) and inside.name != _MLFLOW_FACTS)
     return sorted(map(str, files))
