@@ -204,9 +204,11 @@ def test_a_result_states_the_work_of_one_gpu(tmp_path):
     assert facts.sequences == config.global_batch_size / config.num_gpus
 
 
-def test_comparing_two_sides_with_traces_names_the_command_that_explains_them(tmp_path, capsys):
+def test_comparing_two_sides_with_traces_draws_the_difference_and_names_the_command(tmp_path, capsys):
     sides = [str(profiled(tmp_path / machine, machine)) for machine in ("h100", "mi300x")]
-    assert main(["compare", *sides, "--no-plot", "--output-dir", str(tmp_path / "out")]) == 0
+    assert main(["compare", *sides, "--output-dir", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "comparison_report.html").read_text()
+    assert "<svg" in page.partition(">Parts of the difference</h2>")[2]
     assert f"Why: tprimat explain {sides[0]} {sides[1]}" in capsys.readouterr().err
     assert main(["explain", *sides]) == 0
     assert "no difference" in capsys.readouterr().out

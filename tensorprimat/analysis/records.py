@@ -231,6 +231,8 @@ class Comparison:
     """Number of less similar published results that are left out, per model."""
     choices: MetricChoices = field(default_factory=MetricChoices)
     """Convention, prices and token budget of the sides' metrics."""
+    why: str | None = None
+    """Picture (SVG) of what each class of work contributes to the difference, where two sides have a trace."""
 
     def of_model(self, model: str) -> Comparison:
         """Return the part about one model: its sides, its pairs and the published results for it."""

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -124,6 +125,9 @@ def command(
             from tensorprimat.analysis.published import with_published
 
             comparison = with_published(comparison)
+        traced = _traced(labels_of(loaded, by=by or "platform"), loaded)
+        if traced and not no_plot:
+            comparison = replace(comparison, why=_drawn(traced))
         if file := options.named_file("--output-dir", output_dir, options.REPORT_ENDINGS):
             write_one(comparison, COMPARISON, file)
             written = []
@@ -139,14 +143,14 @@ def command(
         from tensorprimat.reports.console import print_summary
 
         print_summary(comparison)
-        if command := _explaining(labels_of(loaded, by=by or "platform"), loaded):
-            print(f"Why: {command}", file=sys.stderr)
+        if traced:
+            print(f"Why: {shlex.join(['tprimat', 'explain', *map(str, traced)])}", file=sys.stderr)
     options.say_files(f"Written to {output_dir}", written)
     return 0
 
 
-def _explaining(labels: Sequence[str | None], loaded: Sequence[Loaded]) -> str | None:
-    """Return the command that explains a difference, where the first two sides each have a trace; else None."""
+def _traced(labels: Sequence[str | None], loaded: Sequence[Loaded]) -> list[Path]:
+    """Return a result of both sides, where there are two and each has a trace; else nothing."""
     from tensorprimat.traces.sides import trace_of_result
 
     traced: dict[str, Path] = {}
@@ -155,7 +159,23 @@ def _explaining(labels: Sequence[str | None], loaded: Sequence[Loaded]) -> str |
             with contextlib.suppress(InputError, OSError):
                 if trace_of_result(item.path) is not None:
                     traced[label] = item.path
-    return shlex.join(["tprimat", "explain", *map(str, traced.values())]) if len(traced) == 2 else None
+    return list(traced.values()) if len(traced) == 2 else []
+
+
+def _drawn(traced: Sequence[Path]) -> str | None:
+    """Return the waterfall of two traced results as SVG; None where they cannot be compared or drawn."""
+    from tensorprimat.reports.plots.waterfall import waterfall
+    from tensorprimat.traces.difference import difference_of
+    from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
+
+    try:
+        sides = [find_trace(path) for path in traced]
+        facts = trace_facts(sides)
+        one, other = (ledger_at(side.trace) for side in sides)
+        drawn = waterfall(difference_of(one, other, (facts[0], facts[1])), ("svg",))["svg"].decode()
+    except (InputError, MissingPackageError, OSError):
+        return None
+    return drawn[drawn.index("<svg") :]
 
 
 def write_one(comparison: Comparison, report: Report, file: Path) -> None:

@@ -46,6 +46,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         comparison=comparison,
         report=report,
         convention=efficiency.convention_sentence(comparison),
+        why=Markup(comparison.why) if comparison.why else None,  # drawn by matplotlib, which escapes texts
         models=sections_of_models,
         curves=htmlsafe_json_dumps(_all_curves(comparison, looks), separators=(",", ":"), allow_nan=False),
         warnings=notices.grouped_notices(comparison),

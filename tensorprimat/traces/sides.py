@@ -114,10 +114,10 @@ def ledger_at(path: Path, rank: int | None = None, *, whole: bool = False) -> Le
 def trace_facts(
     sides: Sequence[TracedSide],
     *,
-    model: str | None,
-    sequence_length: int | None,
-    sequences: int,
-    clocks: Sequence[float],
+    model: str | None = None,
+    sequence_length: int | None = None,
+    sequences: int = 1,
+    clocks: Sequence[float] = (),
 ) -> list[TraceFacts]:
     """Return the facts of each side, from flags before its result. clocks: in MHz.
 

@@ -39,7 +39,8 @@ def waterfall(found: LedgerDifference, formats: Sequence[str] = ("png",)) -> dic
     def fill(figure: Any) -> None:
         axes = canvas.framed(figure, "Why is it faster?", sentences, 0.8 + _ROW_INCHES * len(bars)).subplots()
         ends = [end for _, start, end, _ in bars[1:-1] for end in (start, end)] + [one, other]
-        left = min(ends) - 0.25 * (max(ends) - min(ends)) if min(ends) > _FAR * max(ends) else 0.0
+        span = max(ends) - min(ends)
+        left = min(ends) - 0.25 * span if min(ends) > _FAR * max(ends) and span > _LEAST_SHARE * one else 0.0
         _draw(axes, [(title, max(start, left), end, colour) for title, start, end, colour in bars], left, max(ends))
         for place, (_, _, end, _) in enumerate(bars[:-1]):
             axes.plot((end, end), (place, place + 1), color=FAINT, linewidth=0.8)
