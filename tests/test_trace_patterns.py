@@ -127,6 +127,10 @@ def test_rates_follow_from_shapes_where_the_trace_has_them(tmp_path):
     shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": OF_16_BITS}
     rates = rates_of(ledger(step_of(("aten::mm", GEMM, 1000.0), **shapes), tmp_path), TraceFacts())
     assert rates["products_bf16"].amount == 2 * 4096**3
+    (at_clock,) = rates_of(
+        ledger(step_of(("aten::mm", GEMM, 1000.0), **shapes), tmp_path), TraceFacts(clock_hz=915e6)
+    ).values()
+    assert at_clock.peak_at_clock == pytest.approx(at_clock.peak / 2)  # the peak of an H100 is defined at 1,830 MHz
     moved = rates_of(ledger(step_of(("aten::add", "add_kernel", 1000.0), **shapes), tmp_path), TraceFacts())
     assert moved["elementwise"].amount == 3 * 2 * 4096**2
 

@@ -84,7 +84,12 @@ def rate_text(rate: Rate | None) -> str:
         return work + shown
     peak = f"{with_unit(quantities.to_digits(rate.peak, 4))}/s"
     value, _, unit = shown.partition(" ")
-    return f"{work}{value if peak.endswith(unit) else shown} of {peak}"
+    return f"{work}{value if peak.endswith(unit) else shown} of {peak}{_at_clock(rate)}"
+
+
+def _at_clock(rate: Rate) -> str:
+    """Return the share of the peak at the clock of the run, in brackets; "" where it is unknown."""
+    return "" if rate.peak_at_clock is None else f" ({percent(rate.per_second / rate.peak_at_clock, 0)} at its clock)"
 
 
 def ledger_table(ledger: Ledger, rates: Mapping[str, Rate]) -> Table:
@@ -139,7 +144,7 @@ def rates_table(rates: Sequence[Mapping[str, Rate]]) -> Table | None:
         amounts = [with_prefix(rate.unit)(quantities.to_digits(rate.amount, 3)) for rate in both]
         texts = [
             f"{with_prefix(rate.unit)(quantities.to_digits(rate.per_second, 3))}/s"
-            + ("" if rate.peak is None else f", {percent(rate.per_second / rate.peak, 0)}")
+            + ("" if rate.peak is None else f", {percent(rate.per_second / rate.peak, 0)}{_at_clock(rate)}")
             for rate in both
         ]
         work = quantities.listed(dict.fromkeys(amounts))
@@ -254,7 +259,8 @@ def _side(ledger: Ledger, rates: Mapping[str, Rate]) -> dict[str, Any]:
         "classes": {name: rounded(time, 9) for name, time in ledger.classes.items()},
         "launches": {name: rounded(ledger.launches(name)) for name in ledger.items},
         "rates": {name: {"amount": rounded(rate.amount), "per_second": rounded(rate.per_second),
-                         "peak": rounded(rate.peak), "unit": rate.unit} for name, rate in rates.items()},
+                         "peak": rounded(rate.peak), "peak_at_clock": rounded(rate.peak_at_clock), "unit": rate.unit}
+                  for name, rate in rates.items()},
         "rates_missing_because": _without_rates(ledger, rates),
         "unknown_share": rounded(ledger.unknown_share), "closure": rounded(ledger.closure),
         "hidden_communication_seconds": rounded(ledger.hidden_communication),

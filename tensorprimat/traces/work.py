@@ -55,6 +55,8 @@ class Rate:
     """Peak of the device in the same unit, or None where the catalogue has none."""
     unit: str
     """FLOP or B."""
+    peak_at_clock: float | None = None
+    """Peak of the matrix units at the mean clock of the run, or None where one of both clocks is unknown."""
 
 
 @cache
@@ -129,6 +131,8 @@ def rates_of(ledger: Ledger, facts: TraceFacts) -> Mapping[str, Rate]:
     amounts = _of_model(ledger, facts) | _of_shapes(ledger)
     gpu = catalogue.find_gpu(ledger.trace.device) if ledger.trace.device else None
     bandwidth = gpu.memory_tb_per_second.value if gpu and gpu.memory_tb_per_second else None
+    defined = gpu.matrix_clock_mhz.value if gpu and gpu.matrix_clock_mhz else None
+    slower = facts.clock_hz / (defined * 1e6) if facts.clock_hz and defined else None
     found = {}
     for name, (amount, unit) in amounts.items():
         seconds = ledger.classes.get(name, 0.0)
@@ -136,7 +140,9 @@ def rates_of(ledger: Ledger, facts: TraceFacts) -> Mapping[str, Rate]:
             continue
         precision = name.partition("_")[2] if name.startswith(f"{MATRIX_PRODUCTS}_") else "bf16"
         peak = bandwidth if unit == "B" else catalogue.dense_peak(gpu, precision)
-        rate = Rate(amount=amount, per_second=amount / seconds, peak=peak * 1e12 if peak else None, unit=unit)
+        at_clock = peak * 1e12 * slower if peak and slower and unit == "FLOP" else None
+        peak = peak * 1e12 if peak else None
+        rate = Rate(amount=amount, per_second=amount / seconds, peak=peak, unit=unit, peak_at_clock=at_clock)
         if rate.peak is None or rate.per_second <= _MOST_RATE * rate.peak:
             found[name] = rate
     return found
