@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import preflights
 import pytest
 from chrome_traces import ADAM, BACKWARD, GEMM, ChromeTrace, training
 from each import in_each
@@ -131,6 +132,10 @@ def test_rates_follow_from_shapes_where_the_trace_has_them(tmp_path):
         ledger(step_of(("aten::mm", GEMM, 1000.0), **shapes), tmp_path), TraceFacts(clock_hz=915e6)
     ).values()
     assert at_clock.peak_at_clock == pytest.approx(at_clock.peak / 2)  # the peak of an H100 is defined at 1,830 MHz
+    facts = TraceFacts(preflight=preflights.made())
+    for work, best in (("aten::mm", GEMM), 7e14), (("aten::add", "add_kernel"), 2.8e12):
+        (rate,) = rates_of(ledger(step_of((*work, 1000.0), **shapes), tmp_path), facts).values()
+        assert rate.best == best
     moved = rates_of(ledger(step_of(("aten::add", "add_kernel", 1000.0), **shapes), tmp_path), TraceFacts())
     assert moved["elementwise"].amount == 3 * 2 * 4096**2
 

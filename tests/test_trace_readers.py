@@ -7,12 +7,13 @@ import sqlite3
 from pathlib import Path
 
 import plausible
+import preflights
 import pytest
 from chrome_traces import GEMM, training
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
+from tensorprimat.core import preflight, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.traces.ledger import Ledger
 from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
@@ -172,6 +173,7 @@ STAMP = "20261128_012917_213582"
 def profiled(folder: Path, machine: str = "h100", stamp: str = STAMP) -> Path:
     """Write the files of benchmark.py --profile torch, and the latest result; return the path of that."""
     result = plausible.result(machine)
+    result = result.changed(provenance=result.provenance.changed(host="node1"))
     latest = store.save(result, folder, stamp="1")
     stem = folder / "history" / f"{latest.stem}_{stamp}"
     store.write(result, Path(f"{stem}_profiled.json"))
@@ -202,6 +204,14 @@ def test_a_result_states_the_work_of_one_gpu(tmp_path):
     config = plausible.result("h100").training_config
     assert facts.sequence_length == config.sequence_length
     assert facts.sequences == config.global_batch_size / config.num_gpus
+
+
+def test_the_preflight_of_a_sides_machine_is_found_beside_its_result(tmp_path):
+    side = find_trace(profiled(tmp_path))
+    for host in ("node1", "another"):
+        preflight.save(preflights.made(host=host, device_name=side.result.gpu_info.device_name), tmp_path)
+    (facts,) = trace_facts([side])
+    assert facts.preflight.host == "node1"
 
 
 def test_comparing_two_sides_with_traces_draws_the_difference_and_names_the_command(tmp_path, capsys):

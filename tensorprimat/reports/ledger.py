@@ -88,8 +88,10 @@ def rate_text(rate: Rate | None) -> str:
 
 
 def _at_clock(rate: Rate) -> str:
-    """Return the share of the peak at the clock of the run, in brackets; "" where it is unknown."""
-    return "" if rate.peak_at_clock is None else f" ({percent(rate.per_second / rate.peak_at_clock, 0)} at its clock)"
+    """Return the shares of the peak at the clock of the run and of the preflight's rate, in brackets, or ""."""
+    bounds = {"at its clock": rate.peak_at_clock, "of its preflight": rate.best}
+    shares = [f"{percent(rate.per_second / bound, 0)} {name}" for name, bound in bounds.items() if bound]
+    return f" ({', '.join(shares)})" if shares else ""
 
 
 def ledger_table(ledger: Ledger, rates: Mapping[str, Rate]) -> Table:
@@ -259,7 +261,8 @@ def _side(ledger: Ledger, rates: Mapping[str, Rate]) -> dict[str, Any]:
         "classes": {name: rounded(time, 9) for name, time in ledger.classes.items()},
         "launches": {name: rounded(ledger.launches(name)) for name in ledger.items},
         "rates": {name: {"amount": rounded(rate.amount), "per_second": rounded(rate.per_second),
-                         "peak": rounded(rate.peak), "peak_at_clock": rounded(rate.peak_at_clock), "unit": rate.unit}
+                         "peak": rounded(rate.peak), "peak_at_clock": rounded(rate.peak_at_clock),
+                         "preflight": rounded(rate.best), "unit": rate.unit}
                   for name, rate in rates.items()},
         "rates_missing_because": _without_rates(ledger, rates),
         "unknown_share": rounded(ledger.unknown_share), "closure": rounded(ledger.closure),

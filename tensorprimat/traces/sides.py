@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorprimat.core import store
+from tensorprimat.core import preflight, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result
@@ -132,11 +132,20 @@ def trace_facts(
     shape = parse_shape(model).shape if model is not None else None
     facts = []
     for place, side in enumerate(sides):
-        known = _facts_of(side.result)
+        known = replace(_facts_of(side.result), preflight=_preflight_of(side))
         if shape is not None:
             known = replace(known, shape=shape, sequence_length=sequence_length, sequences=sequences)
         facts.append(replace(known, clock_hz=clocks[place] * 1e6) if clocks else known)
     return facts
+
+
+def _preflight_of(side: TracedSide) -> preflight.Preflight | None:
+    """Return the newest preflight of the machine of a side, kept beside its result; None without one."""
+    if side.result is None:
+        return None
+    machine = (side.result.platform, side.result.gpu_info.device_name, side.result.provenance.host)
+    found = preflight.kept((side.trace.parent, side.trace.parent.parent))
+    return next((one for one in found if one.machine == machine), None)
 
 
 def _facts_of(result: Result | None) -> TraceFacts:

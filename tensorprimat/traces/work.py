@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from tensorprimat.core import catalogue
+from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.result import ModelShape
 from tensorprimat.models import flops, presets
 from tensorprimat.traces.classes import MATRIX_PRODUCTS
@@ -42,6 +43,8 @@ class TraceFacts:
     """Sequences of a step on one GPU."""
     clock_hz: float | None = None
     """Mean clock of the GPU."""
+    preflight: Preflight | None = None
+    """Best rates that its machine reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,8 @@ class Rate:
     """FLOP or B."""
     peak_at_clock: float | None = None
     """Peak of the matrix units at the mean clock of the run, or None where one of both clocks is unknown."""
+    best: float | None = None
+    """Rate that the preflight of its machine reached, or None without one."""
 
 
 @cache
@@ -142,7 +147,10 @@ def rates_of(ledger: Ledger, facts: TraceFacts) -> Mapping[str, Rate]:
         peak = bandwidth if unit == "B" else catalogue.dense_peak(gpu, precision)
         at_clock = peak * 1e12 * slower if peak and slower and unit == "FLOP" else None
         peak = peak * 1e12 if peak else None
-        rate = Rate(amount=amount, per_second=amount / seconds, peak=peak, unit=unit, peak_at_clock=at_clock)
+        best = None
+        if (own := facts.preflight) is not None:
+            best = own.memory_bytes_per_second() if unit == "B" else own.matmul_flops_per_second(precision)
+        rate = Rate(amount=amount, per_second=amount / seconds, peak=peak, unit=unit, peak_at_clock=at_clock, best=best)
         if rate.peak is None or rate.per_second <= _MOST_RATE * rate.peak:
             found[name] = rate
     return found
