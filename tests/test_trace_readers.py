@@ -6,6 +6,7 @@ import json
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import plausible
 import preflights
 import pytest
@@ -15,7 +16,7 @@ from each import in_each
 from tensorprimat.cli import main
 from tensorprimat.core import preflight, store
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.traces.ledger import Ledger
+from tensorprimat.traces.ledger import Ledger, with_clock_of
 from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
 
 ADAM = "multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>"
@@ -204,6 +205,17 @@ def test_a_result_states_the_work_of_one_gpu(tmp_path):
     config = plausible.result("h100").training_config
     assert facts.sequence_length == config.sequence_length
     assert facts.sequences == config.global_batch_size / config.num_gpus
+
+
+@in_each(("factor", "told"), [(1.0, []), (1.02, ["trace_not_closed"])])
+def test_without_marks_the_result_is_the_clock_of_the_steps(factor, told, tmp_path):
+    found = ledger_at(training(marked=False).write(tmp_path / "a.json"))
+    result = plausible.result("h100", steps=40)
+    seconds = np.full(len(result.steps), factor * found.step_seconds)
+    timed = with_clock_of(found, result.changed(steps=result.steps.replace(seconds=seconds)))
+    assert timed.closure == pytest.approx(1 / factor - 1, abs=1e-6)
+    assert [one.code for one in timed.notices if one.code == "trace_not_closed"] == told
+    assert with_clock_of(found, None).closure is None
 
 
 def test_the_preflight_of_a_sides_machine_is_found_beside_its_result(tmp_path):

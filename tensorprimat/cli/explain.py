@@ -61,6 +61,7 @@ def command(
     from tensorprimat.reports.plots import waterfall
     from tensorprimat.system.atomic import write_atomically
     from tensorprimat.traces.difference import difference_of
+    from tensorprimat.traces.ledger import with_clock_of
     from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
     from tensorprimat.traces.work import rates_of
 
@@ -76,7 +77,7 @@ def command(
         return _of_workbooks(named, as_json=as_json)
     sides = [find_trace(path) for path in named]
     facts = trace_facts(sides, model=model, sequence_length=sequence_length, sequences=sequences, clocks=clock or ())
-    ledgers = [ledger_at(side.trace, rank, whole=whole) for side in sides]
+    ledgers = [with_clock_of(ledger_at(side.trace, rank, whole=whole), side.result) for side in sides]
     rates = [rates_of(ledger, of_side) for ledger, of_side in zip(ledgers, facts, strict=True)]
     found = None if candidate is None else difference_of(ledgers[0], ledgers[1], (facts[0], facts[1]))
     if plot is not None:

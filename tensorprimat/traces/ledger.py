@@ -10,13 +10,15 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core.notices import Notice
+from tensorprimat.core.result import Result
+from tensorprimat.core.steps import finite
 from tensorprimat.traces.classes import COMMUNICATION, COPIES, UNKNOWN, classify, place_of
 from tensorprimat.traces.record import HostSpan, Kernel, Trace
 from tensorprimat.traces.steps import StepWindows, find_steps
@@ -127,6 +129,16 @@ def ledger_of(trace: Trace, *, whole: bool = False) -> Ledger:
         hidden_communication=hidden / count, members={name: tuple(found) for name, found in members.items()},
     )  # fmt: skip
     return Ledger(**{**vars(made), "notices": (*trace.notices, *_notices(made))})
+
+
+def with_clock_of(ledger: Ledger, result: Result | None) -> Ledger:
+    """Return a ledger without marks of the host with the result's own times of as many last steps as its clock."""
+    times = None if result is None else finite(result.steps.column("seconds"))[-len(ledger.by_step) :]
+    if times is None or ledger.steps.clock_seconds is not None or len(times) < len(ledger.by_step):
+        return ledger
+    timed = replace(ledger, steps=replace(ledger.steps, clock_seconds=float(times.sum())))
+    off = [one for one in _notices(timed) if one.code == "trace_not_closed"]
+    return replace(timed, notices=(*timed.notices, *off))
 
 
 def _notices(ledger: Ledger) -> list[Notice]:
