@@ -47,16 +47,8 @@ STEPS = (
     *("training/global_step", "step", "iteration", "Step", "_step"),
 )
 """Names of the number of the optimizer step, the surest first: W&B's own `_step` counts its calls."""
-CLOCKS = (
-    "_timestamp",
-    "_runtime",
-    "timestamp",
-    "created_at",
-    "elapsed_s",
-    "elapsed_seconds",
-    "elapsed_sec",
-    "time_elapsed",
-)
+CLOCKS_OF_TRACKERS = ("_timestamp", "_runtime", "timestamp", "created_at")
+CLOCKS = (*CLOCKS_OF_TRACKERS, "elapsed_s", "elapsed_seconds", "elapsed_sec", "time_elapsed")
 """Names of the moment at which a row was logged: seconds since 1970 or since the start, or a date."""
 TOTALS: Mapping[str, str] = {
     "train_runtime": "runtime_seconds",

@@ -11,7 +11,7 @@ from typing import Any
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import Moment
 from tensorprimat.logs.metric_columns import moment_of
-from tensorprimat.logs.metric_names import CLOCKS
+from tensorprimat.logs.metric_names import CLOCKS_OF_TRACKERS
 
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 _COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
@@ -24,7 +24,7 @@ tokens of a mean step over the time of the last one (core/trainers/base.py), whi
 RATES_OF_LOOPS = ("tok/s", "tok/sec", "tokens/s", "tokens/sec", "tok_per_sec", "tokens_per_sec", "tokens_per_second")
 """Rates that a training loop of one's own prints in a dictionary, and the Trainer does not."""
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step", "train/global_step")
-TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens", "tokens_seen")
+TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
 TRAINED_TOKENS = "tokens/trainable"
 """axolotl's total of the tokens that enter the loss: it is the weight of the rate of the same tokens."""
 AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
@@ -70,7 +70,7 @@ class Row:
 
 def moment_of_row(row: Mapping[str, Any]) -> Moment | None:
     """Return the moment that a row states as seconds since 1970 or as a date."""
-    return next((found for name in CLOCKS if name in row and (found := moment_of(name, row[name]))), None)
+    return next((found for name in CLOCKS_OF_TRACKERS if name in row and (found := moment_of(name, row[name]))), None)
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
