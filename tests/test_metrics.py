@@ -131,6 +131,7 @@ def test_an_mfu_of_packed_sequences_states_its_value_without_attention():
     ("changes", "because"),
     [
         ({"gpu_info": device("NVIDIA Rubin")}, "NVIDIA Rubin is not in the catalogue of GPUs"),
+        ({"gpu_info": device("MI3000X")}, "MI3000X is not in the catalogue of GPUs; did you mean MI300X?"),
         ({"gpu_info": device("NVIDIA H100")}, "NVIDIA H100 may be H100 SXM, H100 PCIe or H100 NVL, which differ"),
         ({"gpu_info": device(None)}, "the GPU is unknown; give --gpu"),
         ({"platform": "cpu", "gpu_info": device("AMD EPYC 9654")}, "no peak FLOP/s is known for this CPU"),

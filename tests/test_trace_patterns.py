@@ -149,3 +149,10 @@ def test_without_shapes_and_a_model_there_is_no_rate_and_the_reason_is_said(tmp_
     assert main(["explain", str(training().write(tmp_path / "a.json"))]) == 0
     assert "no rates: the trace has no shapes" in " ".join(capsys.readouterr().out.split())
     assert not rates_of(ledger(training(extra={ADAM: 5}), tmp_path), TraceFacts())
+
+
+@in_each(("kernel", "peak"), [(GEMM, 989.4e12), ("ampere_sgemm_128x128_tn", 66.9e12), ("unheard_of_kernel", None)])
+def test_the_peak_of_an_attention_is_that_of_the_precision_of_the_products(kernel, peak, tmp_path):
+    works = (("aten::mm", kernel, 9e6), ("aten::_scaled_dot_product_flash_attention", "flash_fwd_kernel", 5e6))
+    rates = rates_of(ledger(step_of(*works), tmp_path), LLAMA)
+    assert rates["attention_forward"].peak == pytest.approx(peak)

@@ -215,6 +215,8 @@ def test_without_marks_the_result_is_the_clock_of_the_steps(factor, told, tmp_pa
     timed = with_clock_of(found, result.changed(steps=result.steps.replace(seconds=seconds)))
     assert timed.closure == pytest.approx(1 / factor - 1, abs=1e-6)
     assert [one.code for one in timed.notices if one.code == "trace_not_closed"] == told
+    interrupted = result.steps.replace(interrupted_by=np.ones(len(result.steps)))
+    assert with_clock_of(found, result.changed(steps=interrupted)).closure is None
     assert with_clock_of(found, None).closure is None
 
 

@@ -30,7 +30,8 @@ def why_no_gpu(result: Result) -> str:
     if variants:
         flags = [f"--gpu {one.replace(' ', '-')}" for one in variants]
         return f"{name} may be {alternatives(variants)}, which differ; give {alternatives(flags)}"
-    return f"{name} is not in the catalogue of GPUs"
+    near = catalogue.nearest_gpu(name)
+    return f"{name} is not in the catalogue of GPUs" + (f"; did you mean {near}?" if near else "")
 
 
 def rate_per_gpu(result: Result) -> Input:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result
-from tensorprimat.core.steps import finite
 from tensorprimat.traces.classes import COMMUNICATION, COPIES, UNKNOWN, classify, place_of
 from tensorprimat.traces.record import HostSpan, Kernel, Trace
 from tensorprimat.traces.steps import StepWindows, find_steps
@@ -132,9 +131,15 @@ def ledger_of(trace: Trace, *, whole: bool = False) -> Ledger:
 
 
 def with_clock_of(ledger: Ledger, result: Result | None) -> Ledger:
-    """Return a ledger without marks of the host with the result's own times of as many last steps as its clock."""
-    times = None if result is None else finite(result.steps.column("seconds"))[-len(ledger.by_step) :]
-    if times is None or ledger.steps.clock_seconds is not None or len(times) < len(ledger.by_step):
+    """Return a ledger without marks of the host with the result's own times of as many last steps as its clock.
+
+    As it is where one of these steps includes other work, such as the writing of the profile.
+    """
+    if result is None or ledger.steps.clock_seconds is not None or len(result.steps) < len(ledger.by_step):
+        return ledger
+    last = result.steps.take(slice(-len(ledger.by_step), None))
+    times = last.column("seconds")
+    if last.column("interrupted_by").any() or not np.isfinite(times).all():
         return ledger
     timed = replace(ledger, steps=replace(ledger.steps, clock_seconds=float(times.sum())))
     off = [one for one in _notices(timed) if one.code == "trace_not_closed"]

@@ -143,17 +143,28 @@ def rates_of(ledger: Ledger, facts: TraceFacts) -> Mapping[str, Rate]:
         seconds = ledger.classes.get(name, 0.0)
         if not seconds:
             continue
-        precision = name.partition("_")[2] if name.startswith(f"{MATRIX_PRODUCTS}_") else "bf16"
+        precision = _precision_of(name, ledger)
         peak = bandwidth if unit == "B" else catalogue.dense_peak(gpu, precision)
         at_clock = peak * 1e12 * slower if peak and slower and unit == "FLOP" else None
         peak = peak * 1e12 if peak else None
         best = None
         if (own := facts.preflight) is not None:
-            best = own.memory_bytes_per_second() if unit == "B" else own.matmul_flops_per_second(precision)
+            best = own.memory_bytes_per_second() if unit == "B" else own.matmul_flops_per_second(precision or "")
         rate = Rate(amount=amount, per_second=amount / seconds, peak=peak, unit=unit, peak_at_clock=at_clock, best=best)
         if rate.peak is None or rate.per_second <= _MOST_RATE * rate.peak:
             found[name] = rate
     return found
+
+
+def _precision_of(name: str, ledger: Ledger) -> str | None:
+    """Return the precision in which a class computes; of all but products it is that of most products, FP8's is BF16.
+
+    None where no product states it.
+    """
+    of_products = {one: time for one, time in ledger.classes.items() if one.startswith(f"{MATRIX_PRODUCTS}_")}
+    main = name if name in of_products else max(of_products, key=of_products.__getitem__, default="")
+    precision = main.partition("_")[2] or None
+    return "bf16" if precision in ("fp8", "fp4") and "attention" in name else precision
 
 
 def _of_shapes(ledger: Ledger) -> dict[str, tuple[float, str]]:
