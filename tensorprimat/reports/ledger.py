@@ -84,10 +84,10 @@ def rate_text(rate: Rate | None) -> str:
         return work + shown
     peak = f"{with_unit(quantities.to_digits(rate.peak, 4))}/s"
     value, _, unit = shown.partition(" ")
-    return f"{work}{value if peak.endswith(unit) else shown} of {peak}{_at_clock(rate)}"
+    return f"{work}{value if peak.endswith(unit) else shown} of {peak}{_of_other_bounds(rate)}"
 
 
-def _at_clock(rate: Rate) -> str:
+def _of_other_bounds(rate: Rate) -> str:
     """Return the shares of the peak at the clock of the run and of the preflight's rate, in brackets, or ""."""
     bounds = {"at its clock": rate.peak_at_clock, "of its preflight": rate.best}
     shares = [f"{percent(rate.per_second / bound, 0)} {name}" for name, bound in bounds.items() if bound]
@@ -146,7 +146,7 @@ def rates_table(rates: Sequence[Mapping[str, Rate]]) -> Table | None:
         amounts = [with_prefix(rate.unit)(quantities.to_digits(rate.amount, 3)) for rate in both]
         texts = [
             f"{with_prefix(rate.unit)(quantities.to_digits(rate.per_second, 3))}/s"
-            + ("" if rate.peak is None else f", {percent(rate.per_second / rate.peak, 0)}{_at_clock(rate)}")
+            + ("" if rate.peak is None else f", {percent(rate.per_second / rate.peak, 0)}{_of_other_bounds(rate)}")
             for rate in both
         ]
         work = quantities.listed(dict.fromkeys(amounts))
