@@ -56,7 +56,7 @@ from perf.parts import FAIL, PASS, SKIP, NotHereError, free_memory, run, supervi
 if TYPE_CHECKING:
     import torch
 
-    from tensorprimat.analysis.metric import Metric
+    from tensorprimat.core.figures import Figure
 
 GOAL, GOAL_OF_PRODUCT, GOAL_OF_FP8 = 0.60, 0.75, 1.35
 ESTIMATE_TOLERANCE = 0.03
@@ -172,7 +172,7 @@ def _rung(*flags: str, whole: bool = False) -> str:
     return ", ".join([*printed, f"start-up: {startup_text(result.runs[0])}"])
 
 
-def _mfu(mfu: Metric) -> str:
+def _mfu(mfu: Figure) -> str:
     if mfu.value is None:
         return f"no MFU ({'; '.join(mfu.reasons)})"
     return f"MFU {mfu.value:.1%} ({mfu.remark}){_against(mfu.value, GOAL)}"

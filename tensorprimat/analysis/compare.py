@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import chain
 
@@ -38,11 +39,10 @@ from tensorprimat.analysis.ratios import (
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.analysis.sides import Group, gather_models, usable_results
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.explanations import FROM_RUNS, Explained, explained
+from tensorprimat.core.explanations import FROM_RUNS, explained
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed, stated_watts
 from tensorprimat.core.store import Loaded
-from tensorprimat.core.terms import unit_of
 
 IsBase = Callable[[Group], bool]
 
@@ -138,9 +138,7 @@ def side_of(group: Group, model: str, assumed: StatedScatter, choices: MetricCho
     for metric, estimate in of.items():
         if (mean := estimate.mean_of_runs) is not None:
             means[metric] = mean.value
-            figures["performance_metrics"][metric] = Explained(
-                value=mean.value, unit=unit_of(metric), origin=FROM_RUNS, term=mean
-            )
+            figures["performance_metrics"][metric] = replace(mean, name=metric, origin=FROM_RUNS)
     result = group.result.changed(performance_metrics=group.result.performance_metrics.changed(**means))
     return Side(
         label=group.label,

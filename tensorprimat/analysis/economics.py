@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.analysis import formulas, inputs
-from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.analysis.records import Estimate, Pair, Side
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.catalogue import find_gpu
+from tensorprimat.core.figures import Figure, Input, derive, unknown
 from tensorprimat.core.quantities import as_stated, listed
 
 
@@ -22,9 +22,9 @@ class Return:
     candidate: str
     grounds: str
     """Sentence of the verdict level."""
-    break_even_price: Metric
+    break_even_price: Figure
     """Price of the candidate at which its tokens cost as much as the baseline's."""
-    saving: Metric
+    saving: Figure
     """Money that the candidate saves on the user's token budget; negative if it costs more."""
 
 
@@ -55,7 +55,7 @@ def weigh(pair: Pair) -> Return:
     )
 
 
-def unlike_prices(sides: Iterable[Mapping[str, Metric]]) -> str | None:
+def unlike_prices(sides: Iterable[Mapping[str, Figure]]) -> str | None:
     """Return the reason why prices are not compared: only some are the user's, or they are from different sources.
 
     sides: metrics of each. None if the prices are compared, or if fewer than two are known.

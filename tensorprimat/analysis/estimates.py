@@ -13,13 +13,14 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group, runs_of
 from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.core.figures import Input
 from tensorprimat.core.quantities import count, counted, listed, precise, spelled_metric
 from tensorprimat.core.result import Result, Run
 from tensorprimat.core.rounding import error_of_mean, printed_unit
 from tensorprimat.core.steady import Selection, median
 from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.summary import pace_of, select_measured, summarise
-from tensorprimat.core.terms import Term, TermInput, unit_of, usable_rate, work_of
+from tensorprimat.core.terms import Term, unit_of, usable_rate, work_of
 
 PLANNING_RUN_CV = 0.005  # run-to-run scatter of a quiet machine; only for "how many runs", never inside an interval
 ONE_PERCENT = 0.01
@@ -163,7 +164,7 @@ def _mean_of_runs(group: Group, metric: str, mean: float) -> Term:
     figures, hosts, unit = run_figures(group, metric) or [], hosts_of(group, metric), unit_of(metric)
     of_hosts = stats.counts_hosts(hosts)
     inputs = tuple(
-        TermInput(name=f"run {number}{f' on {host}' if of_hosts else ''}", value=value, unit=unit, in_formula=False)
+        Input(name=f"run {number}{f' on {host}' if of_hosts else ''}", value=value, unit=unit, in_formula=False)
         for number, (value, host) in enumerate(zip(figures, hosts, strict=True), 1)
     )
     name = "step time" if unit == "s" else spelled_metric(metric)
@@ -172,7 +173,7 @@ def _mean_of_runs(group: Group, metric: str, mean: float) -> Term:
     more = f" and {len(figures) - _NAMED_RUNS} more" if len(figures) > _NAMED_RUNS else ""
     return Term(
         value=mean,
-        formula=f"geometric mean{per_host} of the runs' {name}",
+        own_formula=f"geometric mean{per_host} of the runs' {name}",
         put_in=f"{counted(len(figures), 'run')}: {numbers} {unit}{more}",
         inputs=inputs,
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tensorprimat.analysis.metric import Input, missing
 from tensorprimat.core import catalogue, settings
 from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.figures import Input, missing
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import alternatives, as_stated, count, of_data_sheet
 from tensorprimat.core.result import MemoryMetrics, Result

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensorprimat.analysis import formulas, inputs
-from tensorprimat.analysis.metric import Input, Metric, derive, missing, unknown
 from tensorprimat.core import settings
 from tensorprimat.core.catalogue import Gpu
+from tensorprimat.core.figures import Figure, Input, derive, missing, unknown
 from tensorprimat.core.quantities import counted, gigabytes
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB, NUMBER_BYTES
@@ -32,7 +32,7 @@ SHARDED_BY_REPLICAS = {
 """Strategy → which part of the state the data-parallel replicas share out among them."""
 
 
-def utilization(result: Result, gpu: Gpu | None) -> Metric:
+def utilization(result: Result, gpu: Gpu | None) -> Figure:
     """Return the peak memory over device memory, with advice where it is nearly empty or nearly full."""
     metric = _of_memory("memory_utilization", result, gpu, formulas.calculate_memory_utilization)
     if metric.value is None:
@@ -45,12 +45,12 @@ def utilization(result: Result, gpu: Gpu | None) -> Metric:
     return replace(metric, remark="; ".join(filter(None, (metric.remark, advice))))
 
 
-def headroom(result: Result, gpu: Gpu | None) -> Metric:
+def headroom(result: Result, gpu: Gpu | None) -> Figure:
     """Return the device memory that the peak left free."""
     return _of_memory("memory_headroom_gb", result, gpu, lambda used, total: total - used)
 
 
-def _of_memory(name: str, result: Result, gpu: Gpu | None, compute: Callable[[float, float], float]) -> Metric:
+def _of_memory(name: str, result: Result, gpu: Gpu | None, compute: Callable[[float, float], float]) -> Figure:
     """Return a metric of the peak memory and the device memory."""
     used, total = inputs.memory_used(result), inputs.memory_total(result, gpu)
     if because := _more_than_there_is(used, total):
@@ -68,7 +68,7 @@ def _more_than_there_is(used: Input, total: Input) -> str | None:
     )
 
 
-def largest_micro_batch(result: Result, gpu: Gpu | None) -> Metric:
+def largest_micro_batch(result: Result, gpu: Gpu | None) -> Figure:
     """Return the largest micro batch that fits into TIGHT of the memory, and at least the one that ran, if weights,
     gradients and optimizer state stay constant and the rest of the peak grows in proportion to the micro batch."""
     name = "largest_micro_batch_size"

@@ -1,6 +1,6 @@
 """Derived metrics of one result: MFU, memory, energy, cost and time to train.
 
-Every figure is a `Metric` that carries its formula and its inputs with their sources, or the reason why it is None: an
+Every figure is a `Figure` that carries its formula and its inputs with their sources, or the reason why it is None: an
 unknown GPU, precision or model shape gives no MFU, never a guessed one.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
-from tensorprimat.analysis.metric import Input, Metric, derive, unknown
 from tensorprimat.core import catalogue
 from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.explanations import FROM_RUNS, Explained, explained
+from tensorprimat.core.explanations import FROM_RUNS, explained
+from tensorprimat.core.figures import Figure, Input, derive, unknown
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import as_stated, count, fixed, of_data_sheet, percent
 from tensorprimat.core.result import ModelShape, Result
@@ -57,10 +57,10 @@ class MetricChoices:
 def calculate_metrics(
     result: Result,
     assumptions: MetricChoices | None = None,
-    figures: Mapping[str, Mapping[str, Explained]] | None = None,
+    figures: Mapping[str, Mapping[str, Figure]] | None = None,
     *,
     label: str | None = None,
-) -> dict[str, Metric]:
+) -> dict[str, Figure]:
     """Return every derived figure of a result, by its name in `core.figures.DERIVED_FIGURES`.
 
     figures: those of the result with their terms, where the caller has them already. label: of the side that it is.
@@ -83,20 +83,20 @@ def calculate_metrics(
     return {metric.name: metric for metric in metrics}
 
 
-def _rate_per_gpu(result: Result, figure: Explained | None) -> Metric:
+def _rate_per_gpu(result: Result, figure: Figure | None) -> Figure:
     """Return the tokens/s/GPU with the formula and the numbers that it was computed from, as far as steps give them."""
     rate = inputs.rate_per_gpu(result)
     metric = derive("tokens_per_second_per_gpu", (rate,), lambda value: value)
     if metric.value is None or figure is None:
         return metric
-    if figure.term is None:
+    if figure.is_stated:
         return replace(metric, origin=figure.origin)
     return replace(
         metric,
-        own_formula=figure.term.formula,
+        own_formula=figure.formula,
         inputs=tuple(
             Input(name=one.name, value=one.value, unit=one.unit, source=_source(result, one.name) or rate.source)
-            for one in figure.term.inputs
+            for one in figure.inputs
             if one.in_formula or figure.origin == FROM_RUNS
         ),
     )
@@ -108,7 +108,7 @@ def _source(result: Result, name: str) -> str | None:
     return setting and result.provenance.assumed.get(setting, inputs.CONFIGURED)
 
 
-def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequence[Preflight]) -> list[Metric]:
+def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequence[Preflight]) -> list[Figure]:
     rate = inputs.rate_per_gpu(result)
     per_token = flops_per_token(result, convention)
     tflops = derive("model_tflops_per_gpu", (rate, per_token.as_input()), formulas.calculate_tflops)
@@ -194,7 +194,7 @@ UNDER_MFU = {
 """Facts that an MFU rests on, as keys of provenance.assumed."""
 
 
-def flops_per_token(result: Result, convention: str) -> Metric:
+def flops_per_token(result: Result, convention: str) -> Figure:
     """Return the training FLOPs of one token by a named convention, for a shape that run, log or user states."""
     shape, length = result.model.shape, inputs.sequence_length(result)
     counting = flops.convention_named(convention)
@@ -218,7 +218,7 @@ def flops_per_token(result: Result, convention: str) -> Metric:
     return derive("flops_per_token", rests_on, lambda _: float(charged or 0), remark=remark)
 
 
-def _stated_flops(stated: int, charged: int | None, length: Input, convention_used: Input) -> Metric:
+def _stated_flops(stated: int, charged: int | None, length: Input, convention_used: Input) -> Figure:
     """Return the FLOPs of a model whose layers differ, which only the default convention counts."""
     layers = Input(name="model's layers", value=stated, unit="FLOP", source="counted layer by layer in the run")
     if charged is None:
@@ -243,7 +243,7 @@ _OF_PARTS = (_SECOND_PRODUCT, "every second layer")
 """Recomputations whose cost is known only if all layers are alike: dense, with grouped queries."""
 
 
-def _hfu(result: Result, mfu: Metric, convention: str) -> Metric:
+def _hfu(result: Result, mfu: Figure, convention: str) -> Figure:
     """Return MFU × FLOPs executed / FLOPs of the model (Korthikanti et al., Reducing Activation Recomputation, 2022).
 
     Layers run again, never the output head. `full`: their whole forward pass, without the last product where torch
@@ -296,7 +296,7 @@ def _of_unknown_cost(kind: str, shape: ModelShape) -> str | None:
     return "an attention with biases" if of_products else None
 
 
-def restated_tflops(result: Result, convention: str) -> Metric:
+def restated_tflops(result: Result, convention: str) -> Figure:
     """Return the framework's own TFLOP/s, restated in a convention; unknown if the framework's convention is unclear.
 
     convention: exact name.
@@ -331,8 +331,8 @@ def restated_tflops(result: Result, convention: str) -> Metric:
 
 
 def _energy_and_money(
-    result: Result, gpu: Gpu | None, chosen: MetricChoices, tflops: Metric, label: str | None
-) -> list[Metric]:
+    result: Result, gpu: Gpu | None, chosen: MetricChoices, tflops: Figure, label: str | None
+) -> list[Figure]:
     per_gpu, over_all = inputs.rate_per_gpu(result), inputs.rate_input(result)
     power, price = inputs.power_input(result, gpu), inputs.price(result, gpu, chosen.prices, label)
     power_kind = (power.source or "").partition(":")[0]
@@ -340,7 +340,7 @@ def _energy_and_money(
     work, because = result.performance_metrics.tokens_per_step, "the tokens of a step are unknown"
     tokens = Input(name="tokens of a step", value=work, unit="tokens", source=per_gpu.source, because=because)
 
-    def energy(prefix: str, watts: Input, kind: str | None) -> tuple[Metric, Metric, Metric]:
+    def energy(prefix: str, watts: Input, kind: str | None) -> tuple[Figure, Figure, Figure]:
         joules = derive(f"{prefix}joules_per_token", (watts, per_gpu), formulas.calculate_joules_per_token, remark=kind)
         per_step = derive(f"{prefix}joules_per_step", (joules.as_input(), tokens), operator.mul, remark=kind)
         by_both = (watts, per_gpu), lambda watts, rate: formulas.calculate_tokens_per_watt_hour(rate, watts)

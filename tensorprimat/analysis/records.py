@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
-from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.core.catalogue import Published
-from tensorprimat.core.explanations import Explained
+from tensorprimat.core.figures import Figure
 from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.terms import Term
@@ -58,9 +57,9 @@ class Side:
     tokens_per_second: Estimate
     tokens_per_second_per_gpu: Estimate
     samples_per_second: Estimate
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, Figure]
     """Derived figures by their name in `core.figures.DERIVED_FIGURES`."""
-    figures: Mapping[str, Mapping[str, Explained]]
+    figures: Mapping[str, Mapping[str, Figure]]
     """Figures of `result` with their terms: section → field, as `core.explained` returns them."""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tensorprimat.core import quantities, terms
+from tensorprimat.core.figures import Figure
 from tensorprimat.core.provenance import FROM_PATH
 from tensorprimat.core.result import MemoryMetrics, PerformanceMetrics, PowerMetrics, Reported, Result
 from tensorprimat.core.summary import measured_of, terms_of
@@ -28,28 +29,7 @@ _ROUNDED = 1e-3  # relative; a file holds at least 4 digits of a figure
 FROM_FILE = "taken from the file, which states it for the whole run; no steps support it"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explained:
-    """A figure with its unit and origin and, if steps support it, the term that it was computed from."""
-
-    value: float
-    unit: str
-    origin: str
-    """FROM_STEPS, FROM_RUNS, FROM_PRINTED or FROM_FILE."""
-    term: Term | None = None
-    made: str | None = None
-    """Origin of step times that no line prints."""
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Return the formula, the formula with its numbers, and the origin of computed step times; or FROM_FILE."""
-        if self.term is None:
-            return (self.origin,)
-        made = (self.made,) if self.made else ()
-        return tuple(f"= {line}" for line in (self.term.formula, self.term.put_in, *made))
-
-
-def explained(result: Result) -> dict[str, dict[str, Explained]]:
+def explained(result: Result) -> dict[str, dict[str, Figure]]:
     """Return every known figure with its terms: section of the result → field. The loss is in the section "runs"."""
     known = terms_of(result)
     found = {
@@ -72,17 +52,18 @@ def figures_of(result: Result, section: str) -> Iterator[tuple[str, float]]:
             yield field, value
 
 
-def _explained(result: Result, field: str, value: float, term: Term | None) -> Explained:
+def _explained(result: Result, field: str, value: float, term: Term | None) -> Figure:
     if term is not None and not math.isclose(term.value, value, rel_tol=_ROUNDED):
         term = None  # the steps give another value, so they do not support this one
+    if term is None:
+        return Figure(name=field, value=value, origin=FROM_FILE)
     timer = result.provenance.timer
-    from_rate = term is not None and timer in terms.RATES and result.steps.has(str(timer)) and term.sums_seconds
-    printed = term is not None and term.printed is not None
-    return Explained(
+    from_rate = timer in terms.RATES and result.steps.has(str(timer)) and term.sums_seconds
+    return replace(
+        term,
+        name=field,
         value=value,
-        unit=terms.unit_of(field),
-        origin=FROM_FILE if term is None else FROM_PRINTED if printed else FROM_STEPS,
-        term=term,
+        origin=FROM_STEPS if term.printed is None else FROM_PRINTED,
         made=f"seconds of a row: its work / {timer}; no line prints an exact time" if from_rate else None,
     )
 

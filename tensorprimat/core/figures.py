@@ -1,12 +1,13 @@
-"""Every figure of a result in one table: title, unit, digits, better direction, section and formula.
+"""Every figure of a result: a row that declares it, and `Figure`, a value with everything that it rests on.
 
-Tables, plots, JSON, `--explain` and messages take from its row what they say about a figure. The numbers of the figures
-of steps come from `core/terms`, those of the derived ones from `analysis/metrics`.
+Tables, plots, JSON, `--explain` and messages take from the row title, unit, digits, better direction, section and
+formula. `core/terms` computes the figures of steps, `analysis/metrics` the derived ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -178,3 +179,115 @@ DERIVED_FIGURES: dict[str, Definition] = {
     )),
 }  # fmt: skip
 """Every derived figure by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """One thing that a figure rests on, under the name that it has in the formula."""
+
+    name: str
+    value: float | str | None
+    unit: str = ""
+    in_formula: bool = True
+    """False for a number that makes up another one of the formula."""
+    source: str | None = None
+    """Origin of the value: "measured over 20 steps", a data sheet, a flag."""
+    because: str | None = None
+    """Reason for None."""
+    root_reasons: tuple[str, ...] = ()
+    """Reasons for its missing inputs, one by one, if the value is itself derived."""
+    stated_for: str | None = None
+    """Device for which the user stated the value, "" for every one; None for a value of another origin."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Return the reasons why the value is None, one per missing input."""
+        return self.root_reasons or (self.because or f"{self.name} is not known",)
+
+
+def missing(name: str, because: str, *, unit: str = "") -> Input:
+    """Return an input without a value, with the reason."""
+    return Input(name=name, value=None, unit=unit, because=because)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure with everything that it rests on, or the reason why it cannot be known."""
+
+    name: str = ""
+    """Its name in STEP_FIGURES or DERIVED_FIGURES."""
+    value: float | None
+    inputs: tuple[Input, ...] = ()
+    """Numbers that give the value: those of the formula by name, then those that make them up."""
+    reasons: tuple[str, ...] = ()
+    """Reasons for a value of None, one per missing input."""
+    remark: str | None = None
+    """Remark shown with the value: nameplate, estimate, advice."""
+    own_formula: str | None = None
+    """Formula of this value if it can differ from result to result; None if it is that of the definition. The part
+    after the last colon, up to a comma or semicolon, is the arithmetic."""
+    put_in: str | None = None
+    """The formula with its numbers."""
+    made: str | None = None
+    """Origin of step times that no line prints."""
+    origin: str | None = None
+    """Description of where the value comes from; it takes the place of the formula of a value that a file states."""
+
+    @property
+    def formula(self) -> str:
+        """Return the formula of this value, or the origin of a stated one."""
+        return self.own_formula or self.origin or self.definition.formula
+
+    @property
+    def is_stated(self) -> bool:
+        """Return True if the value is not computed; `formula` then names its origin."""
+        return self.own_formula is None and (self.origin is not None or self.definition.is_stated)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the formula, the formula with its numbers, and the origin of computed step times; or the origin."""
+        if self.is_stated:
+            return (self.formula,)
+        return tuple(f"= {line}" for line in (self.formula, self.put_in, self.made) if line)
+
+    @property
+    def because(self) -> str | None:
+        """Return the reason why value is None."""
+        return "; ".join(self.reasons) or None
+
+    @property
+    def definition(self) -> Definition:
+        return DERIVED_FIGURES[self.name]
+
+    def as_input(self) -> Input:
+        """Return this figure as an input of another."""
+        return Input(
+            name=self.definition.title,
+            value=self.value,
+            unit=self.definition.unit,
+            source=self.remark or self.formula,
+            because=self.because,
+            root_reasons=self.reasons,
+        )
+
+
+def derive(name: str, inputs: tuple[Input, ...], compute: Callable[..., float], *, remark: str | None = None) -> Figure:
+    """Return a derived figure: `compute` gets the values of those inputs that are numbers, in their order.
+
+    Where an input is None so is the figure, with every reason; also where the result is not a finite number.
+    """
+    reasons = tuple(dict.fromkeys(reason for i in inputs if i.value is None for reason in i.reasons))
+    if reasons:
+        return Figure(name=name, value=None, inputs=inputs, reasons=reasons)
+    try:
+        value = float(compute(*(i.value for i in inputs if not isinstance(i.value, str))))
+    except (ZeroDivisionError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        return unknown(name, "its inputs give no finite number", inputs)
+    return Figure(name=name, value=value, inputs=inputs, remark=remark)
+
+
+def unknown(name: str, because: str, inputs: tuple[Input, ...] = ()) -> Figure:
+    """Return a figure that cannot be known, with the reason."""
+    return Figure(name=name, value=None, inputs=inputs, reasons=(because,))

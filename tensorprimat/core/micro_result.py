@@ -19,7 +19,7 @@ from pydantic import AliasChoices, Field, ValidationError, computed_field
 from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import alternatives, count, to_digits
-from tensorprimat.core.records import LARGEST_COUNT, Count, Figure, Record, RoundedRecord, first_fault
+from tensorprimat.core.records import LARGEST_COUNT, Count, Finite, Record, RoundedRecord, first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import TERA
 from tensorprimat.models import flops, presets
@@ -71,7 +71,7 @@ class CellSpec(Record):
     num_trials: int
     num_steps: int = 1
     """Steps of one trial."""
-    memory_limit_gb: Figure = None
+    memory_limit_gb: Finite = None
     """Memory that the process may use; None: no limit."""
 
     @property
@@ -194,38 +194,38 @@ class MicroResult(CellSpec, RoundedRecord):
     """Milliseconds of one step, trial by trial."""
     warmup_times_ms: tuple[float, ...] = ()
     """Milliseconds of each warm-up step; no figure includes them."""
-    mean_time_ms: Figure = None
-    std_time_ms: Figure = None
+    mean_time_ms: Finite = None
+    std_time_ms: Finite = None
     """Sample standard deviation; None for a single trial."""
-    cv_percent: Figure = None
-    median_time_ms: Figure = None
-    min_time_ms: Figure = None
-    max_time_ms: Figure = None
-    forward_time_ms: Figure = None
-    backward_time_ms: Figure = None
-    optimizer_time_ms: Figure = None
+    cv_percent: Finite = None
+    median_time_ms: Finite = None
+    min_time_ms: Finite = None
+    max_time_ms: Finite = None
+    forward_time_ms: Finite = None
+    backward_time_ms: Finite = None
+    optimizer_time_ms: Finite = None
     """Mean times of forward, backward and optimizer step, measured inside the same trials."""
-    forward_std_ms: Figure = None
-    backward_std_ms: Figure = None
-    optimizer_std_ms: Figure = None
+    forward_std_ms: Finite = None
+    backward_std_ms: Finite = None
+    optimizer_std_ms: Finite = None
     """Sample standard deviations of the parts over the trials; None for a single trial."""
-    forward_cv_percent: Figure = None
-    backward_cv_percent: Figure = None
-    optimizer_cv_percent: Figure = None
-    launch_time_ms: Figure = None
+    forward_cv_percent: Finite = None
+    backward_cv_percent: Finite = None
+    optimizer_cv_percent: Finite = None
+    launch_time_ms: Finite = None
     """Mean milliseconds in which the host queues the kernels of a step, including its waits while the queue is full.
 
     None on a CPU, where it means nothing, and for train with fp16 autocast, whose gradient scaler makes the host wait
     for the device within the step.
     """
-    backward_forward_ratio: Figure = None
-    tokens_per_second: Figure = None
-    flops_per_second: Figure = None
+    backward_forward_ratio: Finite = None
+    tokens_per_second: Finite = None
+    flops_per_second: Finite = None
     """Model FLOP/s, by `flops_convention`."""
     flops_convention: str = flops.DEFAULT_CONVENTION
-    mfu: Figure = None
+    mfu: Finite = None
     """flops_per_second over the device's dense peak at this precision, as the catalogue has it."""
-    peak_memory_gb: Figure = None
+    peak_memory_gb: Finite = None
     memory_kind: Literal["allocated", "resident"] | None = None
     """allocated: by torch, on a GPU; resident: memory of the process, on a CPU."""
     fit_batch_size: Count = None
@@ -234,7 +234,7 @@ class MicroResult(CellSpec, RoundedRecord):
     """Largest context at a batch of 1, if no batch fits at the requested context (--fit)."""
     platform: str | None = None
     device_name: str | None = None
-    total_memory_gb: Figure = None
+    total_memory_gb: Finite = None
     host: str | None = None
     gpu_ids: tuple[str, ...] = ()
     torch_version: str | None = None

@@ -20,7 +20,7 @@ from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import percent, stated_share
-from tensorprimat.core.records import Count, Figure, Record, first_fault
+from tensorprimat.core.records import Count, Finite, Record, first_fault
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.system import regular
 from tensorprimat.system.atomic import write_atomically
@@ -52,9 +52,9 @@ class MatrixRate(Record):
     size: int
     best_flops_per_second: float
     typical_flops_per_second: float
-    peak_flops_per_second: Figure = None
+    peak_flops_per_second: Finite = None
     """Dense peak, from the catalogue."""
-    achieved_flops_per_second: Figure = None
+    achieved_flops_per_second: Finite = None
     """Best product that others measured on this GPU, from the catalogue."""
     achieved_source: str | None = None
 
@@ -66,7 +66,7 @@ class Bandwidth(Record):
     size_bytes: int
     best_bytes_per_second: float
     typical_bytes_per_second: float
-    peak_bytes_per_second: Figure = None
+    peak_bytes_per_second: Finite = None
 
 
 class Collective(Record):
@@ -90,7 +90,7 @@ class DeviceCheck(Record):
     """Node that has it; None in older records."""
     id: str | None = None
     flops_per_second: float
-    power_limit_watts: Figure = None
+    power_limit_watts: Finite = None
     throttled_by: tuple[str, ...] = ()
     other_processes: int = 0
 
@@ -126,20 +126,20 @@ class Preflight(Record):
     device: str
     device_name: str | None = None
     device_count: Count = None
-    total_memory_gb: Figure = None
+    total_memory_gb: Finite = None
     host: str
     gpu_ids: tuple[str, ...] = ()
     torch_version: str | None = None
     tool_version: str | None = None
     timestamp: str
-    seconds: Figure = None
+    seconds: Finite = None
     """Duration of the measurement."""
     matmul: tuple[MatrixRate, ...] = ()
     bandwidth: tuple[Bandwidth, ...] = ()
     collectives: tuple[Collective, ...] = ()
     collective_backend: str | None = None
     world_size: int = 1
-    launch_seconds: Figure = None
+    launch_seconds: Finite = None
     """Host time to hand one tiny kernel to the device, when nothing waits for it."""
     devices: tuple[DeviceCheck, ...] = ()
     looks: tuple[NodeLook, ...] = ()

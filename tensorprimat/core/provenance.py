@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from tensorprimat.core.clocks import DATES
-from tensorprimat.core.records import LARGEST_COUNT, Count, Figure, Record, RoundedRecord
+from tensorprimat.core.records import LARGEST_COUNT, Count, Finite, Record, RoundedRecord
 
 
 class Audit(RoundedRecord):
@@ -15,17 +15,17 @@ class Audit(RoundedRecord):
 
     clock: str | None = None
     """Clock of the log that was used: run_start to run_stop, train_runtime, the timestamps of the rows …"""
-    work: Figure = None
+    work: Finite = None
     """Work between the two readings of the clock, in `work_unit`."""
     work_unit: Literal["tokens", "samples", "steps"] = "steps"
     """Unit of `work`."""
-    clock_seconds: Figure = None
+    clock_seconds: Finite = None
     """Seconds of the clock, without evaluation and checkpoints that the log itself times."""
-    ratio: Figure = None
+    ratio: Finite = None
     """The result's rate divided by the rate of the clock (work / clock_seconds); 1 if both agree."""
     explained_by: tuple[str, ...] = ()
     """Causes of the difference, each with its seconds: "start-up 212 s"."""
-    unexplained_seconds: Figure = None
+    unexplained_seconds: Finite = None
     """Seconds without an explanation, beyond rounding: those of the clock minus those of the rows, so it is negative if
     the rows have more."""
 
@@ -90,7 +90,7 @@ class Provenance(Record):
     timer: str | None = None
     """Timer of a live run: device events, synchronised wall clock …; for a log with rates but no times, the column from
     which the times were computed."""
-    rounding: Figure = None
+    rounding: Finite = None
     """Largest relative error that the last printed digit leaves in the mean step time or rate of a log; None where the
     log does not show it, and for a live run."""
     sources: tuple[Source, ...] = ()

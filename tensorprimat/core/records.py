@@ -23,7 +23,7 @@ def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-Figure = Annotated[float | None, BeforeValidator(_finite_or_none), AfterValidator(_finite_or_none)]
+Finite = Annotated[float | None, BeforeValidator(_finite_or_none), AfterValidator(_finite_or_none)]
 """A measured figure: finite, or None."""
 LARGEST_COUNT = 10**18  # beyond parameters, tokens or bytes of anything, and exact arithmetic still holds it
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None

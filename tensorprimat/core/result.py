@@ -25,7 +25,7 @@ from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.notices import Notice, NoticeRecord, Sentences, with_codes
 from tensorprimat.core.provenance import LOGS, Audit, Provenance
 from tensorprimat.core.quantities import stored
-from tensorprimat.core.records import ConfigurationRecord, Count, Dimension, Figure, Record, RoundedRecord
+from tensorprimat.core.records import ConfigurationRecord, Count, Dimension, Finite, Record, RoundedRecord
 from tensorprimat.core.settings import fp8_recipe
 from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.core.steps import Steps
@@ -45,7 +45,7 @@ class GpuInfo(RoundedRecord):
     """Name of the device, as the driver or the log spells it."""
     device_count: Count = None
     """GPUs of the training, on all nodes."""
-    total_memory_gb: Figure = None
+    total_memory_gb: Finite = None
     """Memory of one device."""
     gpu_cores: Count = None
     """CUDA cores or stream processors, of a log from the catalogue of GPUs; CPU cores on a CPU."""
@@ -55,11 +55,11 @@ class GpuInfo(RoundedRecord):
     """Version of CUDA or ROCm."""
     pytorch_version: str | None = None
     """Version of the PyTorch that trained."""
-    power_limit_watts: Figure = None
+    power_limit_watts: Finite = None
     """Power limit of one device."""
-    default_power_limit_watts: Figure = None
+    default_power_limit_watts: Finite = None
     """Power limit with which the board starts."""
-    max_clock_hertz: Figure = None
+    max_clock_hertz: Finite = None
     """Highest clock of the compute units."""
     power_boundary: str | None = None
     """Hardware that power and energy include: the GPU with its memory, a socket, a board of two dies."""
@@ -103,7 +103,7 @@ class TrainingConfig(ConfigurationRecord):
     """Scales of FP8 products: delayed, tensorwise (current scaling), rowwise, blockwise, mxfp8 …"""
     optimizer: str | None = None
     """Name of the optimizer, such as AdamW."""
-    learning_rate: Figure = None
+    learning_rate: Finite = None
     """Learning rate that the run or the log states."""
     attention_backend: str | None = None
     attention_kernel: str | None = None
@@ -208,33 +208,33 @@ class Model(Record):
 class Reported(RoundedRecord):
     """Figures that a framework printed about its training, over the measured rows; never mixed with computed ones."""
 
-    tokens_per_second: Figure = None
+    tokens_per_second: Finite = None
     """Tokens per second of all GPUs together."""
-    tokens_per_second_per_gpu: Figure = None
+    tokens_per_second_per_gpu: Finite = None
     """Tokens per second of one GPU."""
-    tokens_per_second_per_process: Figure = None
+    tokens_per_second_per_process: Finite = None
     """Tokens per second of one process, where the framework does not count those of the others."""
-    counted_tokens_per_second: Figure = None
+    counted_tokens_per_second: Finite = None
     """The log's count of tokens over the clock of the whole training."""
-    samples_per_second: Figure = None
+    samples_per_second: Finite = None
     """Sequences per second of all GPUs together."""
-    tflops_per_gpu: Figure = None
+    tflops_per_gpu: Finite = None
     """TFLOP/s by the framework's own count of FLOPs."""
-    mfu: Figure = None
+    mfu: Finite = None
     """MFU by the framework's own FLOPs and peak; 1 is the peak."""
-    step_time_seconds: Figure = None
+    step_time_seconds: Finite = None
     """Mean step time that the framework printed."""
-    runtime_seconds: Figure = None
+    runtime_seconds: Finite = None
     """Time of the whole training that the framework printed."""
-    time_to_train_seconds: Figure = None
+    time_to_train_seconds: Finite = None
     """Time between the run's own start and stop marks (MLPerf)."""
-    samples_to_train: Figure = None
+    samples_to_train: Finite = None
     """Sequences that the run trained on between its start and stop marks (MLPerf)."""
     status: str | None = None
     """The run's own verdict about itself (MLPerf: success, aborted)."""
     benchmark: str | None = None
     """The task of a public benchmark (MLPerf: llama31_8b)."""
-    quality_target: Figure = None
+    quality_target: Finite = None
     """Value that the evaluation has to reach."""
 
 
@@ -243,39 +243,39 @@ class PerformanceMetrics(RoundedRecord):
 
     total_steps: Count = None
     """Optimizer steps of all logged rows."""
-    total_time_seconds: Figure = None
+    total_time_seconds: Finite = None
     """Sum over all logged rows that have a time."""
     measured_steps: Count = None
     """Optimizer steps of the measured rows."""
-    measured_time_seconds: Figure = None
+    measured_time_seconds: Finite = None
     """Sum over the measured rows."""
     warmup_steps_dropped: Count = None
     """Optimizer steps left out at the start, over all runs."""
     excluded_steps: Count = None
     """Steps left out because they contain a validation, a checkpoint or the writing of a profile."""
-    avg_step_time_seconds: Figure = None
+    avg_step_time_seconds: Finite = None
     """Measured time over measured steps."""
-    median_step_time_seconds: Figure = None
+    median_step_time_seconds: Finite = None
     """Median over the rows; a row that covers several steps counts with their mean."""
-    min_step_time_seconds: Figure = None
+    min_step_time_seconds: Finite = None
     """Step time of the fastest row."""
-    max_step_time_seconds: Figure = None
+    max_step_time_seconds: Finite = None
     """Step time of the slowest row."""
-    std_step_time_seconds: Figure = None
+    std_step_time_seconds: Finite = None
     """Sample standard deviation of the rows' step times (n − 1)."""
-    cv_step_time: Figure = None
+    cv_step_time: Finite = None
     """Coefficient of variation of the step time: standard deviation over mean."""
-    steps_per_second: Figure = None
+    steps_per_second: Finite = None
     """Optimizer steps per second: 1 / avg_step_time_seconds."""
-    tokens_per_second: Figure = None
+    tokens_per_second: Finite = None
     """Tokens per second of all GPUs together."""
-    tokens_per_second_per_gpu: Figure = None
+    tokens_per_second_per_gpu: Finite = None
     """The primary figure: tokens of the measured steps over their seconds and the number of GPUs."""
-    samples_per_second: Figure = None
+    samples_per_second: Finite = None
     """Sequences per second of all GPUs together."""
-    samples_per_second_per_gpu: Figure = None
+    samples_per_second_per_gpu: Finite = None
     """Sequences per second of one GPU."""
-    tokens_per_step: Figure = None
+    tokens_per_step: Finite = None
     """Tokens of one optimizer step, mean over the measured steps; if they differ, a warning names the range."""
     basis: Literal["step_times", "reported_rates", "reported_means"] | None = None
     """Basis of the rates: step times, rates that the framework printed, or means of the whole run, where the file holds
@@ -290,17 +290,17 @@ MEMORY_KINDS = {"memory_allocated": "allocated", "memory_reserved": "reserved", 
 class MemoryMetrics(RoundedRecord):
     """Device memory by kind, in units of 10**9 bytes; only equal kinds can be compared. Peaks are maxima over ranks."""
 
-    avg_memory_allocated_gb: Figure = None
+    avg_memory_allocated_gb: Finite = None
     """Memory of live tensors in PyTorch's allocator, mean over the measured rows."""
-    peak_memory_allocated_gb: Figure = None
+    peak_memory_allocated_gb: Finite = None
     """Peak memory of live tensors, over all rows, warm-up included."""
-    avg_memory_reserved_gb: Figure = None
+    avg_memory_reserved_gb: Finite = None
     """Memory that the allocator holds, caches included, mean over the measured rows."""
-    peak_memory_reserved_gb: Figure = None
+    peak_memory_reserved_gb: Finite = None
     """Peak memory that the allocator holds, over all rows, warm-up included."""
-    avg_memory_device_used_gb: Figure = None
+    avg_memory_device_used_gb: Finite = None
     """Memory in use on the device by all processes, as the driver reports it, mean over the measured rows."""
-    peak_memory_device_used_gb: Figure = None
+    peak_memory_device_used_gb: Finite = None
     """Peak memory in use on the device, over all rows, warm-up included."""
 
     def peaks(self) -> dict[str, float]:
@@ -311,23 +311,23 @@ class MemoryMetrics(RoundedRecord):
 class PowerMetrics(RoundedRecord):
     """Power and related figures as measured, never nameplate values. A mean needs values for half of the time."""
 
-    avg_power_watts_per_gpu: Figure = None
+    avg_power_watts_per_gpu: Finite = None
     """Mean power of one GPU over the measured steps."""
-    energy_joules_per_gpu: Figure = None
+    energy_joules_per_gpu: Finite = None
     """Energy of one GPU over the measured steps: from its own counter if every step has a reading, else from sampled
     power, if that is known for 90 % of the measured time."""
-    sampled_energy_joules_per_gpu: Figure = None
+    sampled_energy_joules_per_gpu: Finite = None
     """Energy from sampled power over the same steps, a check of `energy_joules_per_gpu`; None unless that figure comes
     from the counter."""
-    avg_clock_hertz: Figure = None
+    avg_clock_hertz: Finite = None
     """Mean clock of the compute units over the measured steps."""
-    avg_temperature_celsius: Figure = None
+    avg_temperature_celsius: Finite = None
     """Mean temperature of the hottest GPU over the measured steps."""
-    max_temperature_celsius: Figure = None
+    max_temperature_celsius: Finite = None
     """Highest mean temperature of a measured step, of the hottest GPU."""
-    throttled_seconds: Figure = None
+    throttled_seconds: Finite = None
     """Measured time in which the clock of a GPU was reduced (power cap, heat)."""
-    slowdown_seconds: Figure = None
+    slowdown_seconds: Finite = None
     """The part of it for which the driver names another reason than the power cap."""
 
 
@@ -338,18 +338,18 @@ POWER_CAP = "the power cap"
 class Startup(RoundedRecord):
     """Time of a run outside its usual steps, by part."""
 
-    imports_seconds: Figure = None
+    imports_seconds: Finite = None
     """From the start of the process to the last import (torch engine); during a pause of 10 s or more before the run,
     if there is one."""
-    device_seconds: Figure = None
+    device_seconds: Finite = None
     """From then to the start of Lightning: detection of the device, and checks."""
-    model_seconds: Figure = None
+    model_seconds: Finite = None
     """From the start of Lightning to the first step: model, weights and optimizer."""
-    first_step_seconds: Figure = None
+    first_step_seconds: Finite = None
     """First step, with the compilation in it."""
-    compile_seconds: Figure = None
+    compile_seconds: Finite = None
     """Compilation by torch.compile, or reading its cache; it is part of the first steps."""
-    writing_seconds: Figure = None
+    writing_seconds: Finite = None
     """From the end of the last step to the end of the process."""
 
 
@@ -367,7 +367,7 @@ class Run(RoundedRecord):
     """Optimizer steps of all its rows."""
     measured_steps: Count = None
     """Optimizer steps of its measured rows."""
-    measured_time_seconds: Figure = None
+    measured_time_seconds: Finite = None
     warmup_steps_dropped: Count = None
     """Optimizer steps left out at its start."""
     segment: int | None = None
@@ -375,19 +375,19 @@ class Run(RoundedRecord):
     the longest."""
     segments: int = 1
     """Number of segments of its log that have the settings of this result."""
-    avg_step_time_seconds: Figure = None
-    tokens_per_second: Figure = None
-    tokens_per_second_per_gpu: Figure = None
-    samples_per_second: Figure = None
+    avg_step_time_seconds: Finite = None
+    tokens_per_second: Finite = None
+    tokens_per_second_per_gpu: Finite = None
+    samples_per_second: Finite = None
     settled: bool | None = None
     """True if the step times reached a stable level, judged over all runs of the result; None without steps."""
-    drift: Figure = None
+    drift: Finite = None
     """Relative amount by which the average may deviate from the level after warm-up; 0 where no drift shows."""
-    final_loss: Figure = None
+    final_loss: Finite = None
     """Training loss of the last row that has one."""
-    time_to_train_seconds: Figure = None
+    time_to_train_seconds: Finite = None
     """Seconds from start to quality target; None if the run has no target or missed it."""
-    samples_to_train: Figure = None
+    samples_to_train: Finite = None
     """Sequences from start to quality target."""
     complete: bool = True
     """False for a run that ended early."""
@@ -423,7 +423,7 @@ class Result(Record):
     training_config: TrainingConfig
     performance_metrics: PerformanceMetrics
     memory_metrics: MemoryMetrics | None = None
-    host_memory_peak_gb: Figure = None
+    host_memory_peak_gb: Finite = None
     """Peak resident memory of the training process, largest over ranks."""
     power_metrics: PowerMetrics | None = None
     runs: tuple[Run, ...] = ()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tensorprimat.core.figures import Figure, Input
 from tensorprimat.core.quantities import count, counted, digits_of, fixed, listed, precise, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS, TrainingConfig
 from tensorprimat.core.steady import median
@@ -35,28 +36,10 @@ UNEVEN = 0.01  # of the mean: rows whose tokens differ by more are not alike
 
 
 @dataclass(frozen=True, kw_only=True)
-class TermInput:
-    """A number of a computation, under the name that it has in the formula."""
-
-    name: str
-    value: float
-    unit: str = ""
-    in_formula: bool = True
-    """False for a number that makes up another one of the formula."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Term:
-    """A figure and the inputs of its computation."""
+class Term(Figure):
+    """A figure of steps: its value is known."""
 
     value: float
-    formula: str
-    """Formula in symbols: Σ tokens / Σ seconds. The part after the last colon, up to a comma or semicolon, is the
-    arithmetic."""
-    put_in: str
-    """The formula with its numbers."""
-    inputs: tuple[TermInput, ...]
-    """Numbers that give the value: those of the formula by name, then those that make them up."""
     printed: str | None = None
     """Rows and range of the rate that the framework printed for each row; None for a figure that is not made of one."""
     sums_seconds: bool = False
@@ -74,11 +57,13 @@ def _term(
 ) -> Term:
     """Return a term. inputs: name, value and unit of the formula's numbers; parts: of those that make them up."""
     made_of = tuple(
-        TermInput(name=name, value=number, unit=unit, in_formula=in_formula)
+        Input(name=name, value=number, unit=unit, in_formula=in_formula)
         for in_formula, numbers in ((True, inputs), (False, parts))
         for name, number, unit in numbers
     )
-    return Term(value=value, formula=formula, put_in=put_in, inputs=made_of, printed=printed, sums_seconds=sums_seconds)
+    return Term(
+        value=value, own_formula=formula, put_in=put_in, inputs=made_of, printed=printed, sums_seconds=sums_seconds
+    )
 
 
 def _counted_steps(steps: int, rows: str, remark: str) -> Term:
@@ -570,14 +555,14 @@ def _place(steps: Steps, row: int) -> str:
 def _per_gpu(term: Term | None, gpus: int | None) -> Term | None:
     if term is None or not gpus:
         return None
-    return _extended(term, term.value / gpus, f" / {gpus} GPUs", " / GPUs", TermInput(name="GPUs", value=gpus, unit=""))
+    return _extended(term, term.value / gpus, f" / {gpus} GPUs", " / GPUs", Input(name="GPUs", value=gpus, unit=""))
 
 
 def _times(term: Term, factor: int, name: str, unit: str) -> Term:
-    by = TermInput(name=name, value=factor, unit=unit)
+    by = Input(name=name, value=factor, unit=unit)
     return _extended(term, term.value * factor, f" × {factor} {name}", f" × {name}", by)
 
 
-def _extended(term: Term, value: float, put_in: str, symbols: str, by: TermInput) -> Term:
-    inputs = (*term.inputs, by)
-    return replace(term, value=value, formula=term.formula + symbols, put_in=term.put_in + put_in, inputs=inputs)
+def _extended(term: Term, value: float, put_in: str, symbols: str, by: Input) -> Term:
+    formula, numbers = f"{term.formula}{symbols}", f"{term.put_in}{put_in}"
+    return replace(term, value=value, own_formula=formula, put_in=numbers, inputs=(*term.inputs, by))

@@ -9,18 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.analysis.economics import unlike_prices
-from tensorprimat.analysis.metric import Metric
 from tensorprimat.analysis.metrics import STATED
 from tensorprimat.analysis.rates import NORMALISED_BY, common_metric
 from tensorprimat.analysis.records import Estimate, Pair, Side
 from tensorprimat.core import quantities
-from tensorprimat.core.figures import DERIVED_FIGURES
+from tensorprimat.core.figures import DERIVED_FIGURES, Figure
 from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.reports import facts, formatting
 from tensorprimat.reports.efficiency import of_unlike_kinds
 from tensorprimat.reports.plots.canvas import COLOURS, HATCHES
 
-Metrics = Mapping[str, Metric]
+Metrics = Mapping[str, Figure]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +218,7 @@ class Drawn:
     per_unit: float = 1.0
     """Amount of the metric's own unit in one unit of the axis."""
     companion: str | None = None
-    """Metric whose value is written next to each bar."""
+    """Figure whose value is written next to each bar."""
 
 
 _TIME = "time_to_1t_tokens_seconds"

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tensorprimat.analysis.economics import Return, unlike_prices, weigh
-from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
-from tensorprimat.core.figures import DERIVED_FIGURES
+from tensorprimat.core.figures import DERIVED_FIGURES, Figure, Input
 from tensorprimat.core.units import GIGA, TERA
 from tensorprimat.models.flops import CONVENTIONS
 from tensorprimat.reports.formatting import VERDICT_TITLES
@@ -91,21 +90,20 @@ OF_MEMORY = ("memory_utilization", "memory_headroom_gb")
 """Metrics whose meaning depends on the kind of memory: each kind has a row."""
 
 
-def memory_kind(metric: Metric) -> str | None:
+def memory_kind(metric: Figure) -> str | None:
     """Return the kind of memory of a metric of OF_MEMORY; None if it is not known."""
     return metric.inputs[0].source if metric.value is not None else None
 
 
-def of_unlike_kinds(metrics: Sequence[Mapping[str, Metric]]) -> bool:
+def of_unlike_kinds(metrics: Sequence[Mapping[str, Figure]]) -> bool:
     """Return True if the sides' memory figures are of different kinds, which cannot be compared."""
     return len({memory_kind(of_side["memory_utilization"]) for of_side in metrics} - {None}) > 1
 
 
-def explained_cell(metric: Metric) -> TableCell:
+def explained_cell(metric: Figure) -> TableCell:
     """Return a cell of a metric with its formula and its inputs."""
     rests_on = "; ".join(f"{i.name} = {_input(i)}" + (f" ({i.source})" if i.source else "") for i in metric.inputs)
-    terms = metric.formula if metric.is_stated else f"= {metric.formula}"
-    return figure_cell(metric.value, metric.definition.form, source=rests_on, terms=(terms,))
+    return figure_cell(metric.value, metric.definition.form, source=rests_on, terms=metric.lines)
 
 
 def _input(item: Input) -> str:
@@ -189,7 +187,7 @@ def _basis(pair: Pair) -> str:
 
 def figures(side: Side) -> Table:
     """Return a table of one side's figures, a line for each; those that are unknown come last, with the reason."""
-    columns: dict[str, Callable[[Metric], TableCell]] = {
+    columns: dict[str, Callable[[Figure], TableCell]] = {
         "figure": lambda metric: text_cell(metric.definition.title),
         "value": lambda metric: figure_cell(metric.value, metric.definition.form),
         "note": lambda metric: text_cell(metric.because or metric.remark),
@@ -206,7 +204,7 @@ def explanation(side: Side) -> tuple[Table, Table]:
     derived = {
         metric.definition.title for metric in side.metrics.values() if metric.name != "tokens_per_second_per_gpu"
     }
-    figures: dict[str, Callable[[Metric], TableCell]] = {
+    figures: dict[str, Callable[[Figure], TableCell]] = {
         "figure": lambda metric: text_cell(metric.definition.title),
         "value": lambda metric: figure_cell(metric.value, metric.definition.form),
         "formula": lambda metric: text_cell(metric.formula),

@@ -66,7 +66,7 @@ def source_of_figure(side: Side, section: str, field: str, of: str) -> str:
     of: the computation, such as "mean over the measured steps".
     """
     known = side.figures.get(section, {}).get(field)
-    return source_of(side) if known and known.term is None else f"{of}; {source_of(side)}"
+    return source_of(side) if known and known.is_stated else f"{of}; {source_of(side)}"
 
 
 def _gpu_info(label: str, field: str, form: Callable[[Any], str] = str) -> SideRow:

@@ -16,11 +16,11 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from tensorprimat.analysis.economics import Return, weigh
-from tensorprimat.analysis.metric import Input, Metric
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
-from tensorprimat.core.explanations import Explained, origins
+from tensorprimat.core.explanations import origins
+from tensorprimat.core.figures import Figure, Input
 from tensorprimat.core.quantities import rounded_interval, to_digits
-from tensorprimat.core.terms import Term
+from tensorprimat.core.terms import unit_of
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, formatting, notices
 from tensorprimat.reports.sections import COMPARISON, Report
@@ -139,29 +139,31 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
 def _estimate_of(side: Side, estimate: Estimate, field: str) -> dict[str, Any]:
     """Return the estimate of a figure with its terms."""
     figure = side.figures.get("performance_metrics", {}).get(field)
-    return {**_estimate(estimate), **(_terms(figure.term, figure.origin) if figure else _terms(None, None))}
+    return {**_estimate(estimate), **_terms(figure)}
 
 
-def _terms(term: Term | None, origin: str | None) -> dict[str, Any]:
-    """Return formula, the formula with its numbers, inputs and origin; a figure without a term has only an origin."""
+def _terms(figure: Figure | None) -> dict[str, Any]:
+    """Return formula, the formula with its numbers, inputs and origin; a figure that steps do not support has only an
+    origin.
+    """
+    inputs = figure.inputs if figure else ()
     return {
-        "formula": term and term.formula,
-        "numbers": term and term.put_in,
-        "inputs": [{"name": i.name, "value": _finite(i.value), "unit": i.unit} for i in term.inputs] if term else [],
-        "origin": origin,
+        "formula": figure and figure.own_formula,
+        "numbers": figure and figure.put_in,
+        "inputs": [{"name": i.name, "value": _finite(i.value), "unit": i.unit} for i in inputs],
+        "origin": figure and figure.origin,
     }
 
 
 def _figures(side: Side) -> dict[str, Any]:
     """Return every figure of the result with unit, terms and origin, by section and field of the result file."""
     return {
-        section: {field: _figure(figure) for field, figure in of_section.items()}
+        section: {
+            field: {"value": _finite(figure.value), "unit": unit_of(field), **_terms(figure)}
+            for field, figure in of_section.items()
+        }
         for section, of_section in side.figures.items()
     }
-
-
-def _figure(figure: Explained) -> dict[str, Any]:
-    return {"value": _finite(figure.value), "unit": figure.unit, **_terms(figure.term, figure.origin)}
 
 
 def _published(row: PublishedComparison) -> dict[str, Any]:
@@ -245,7 +247,7 @@ def _return(model: str, one: Return) -> dict[str, Any]:
     }
 
 
-def _metric(metric: Metric) -> dict[str, Any]:
+def _metric(metric: Figure) -> dict[str, Any]:
     definition = metric.definition
     return {
         "value": metric.value,

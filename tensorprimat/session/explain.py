@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tensorprimat.core import audit_verdict, quantities
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.explanations import FROM_FILE, REPORTED, SECTIONS, Explained, explained, origins, phrase
+from tensorprimat.core.explanations import FROM_FILE, REPORTED, SECTIONS, explained, origins, phrase
+from tensorprimat.core.figures import Figure
 from tensorprimat.core.result import MEMORY_KINDS, VENDORS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.user_facts import FACT_FLAGS
 from tensorprimat.logs import STDIN, Log, citations, format_named
@@ -172,14 +173,14 @@ def _explain_fact(result: Result, record: str, field: str, logs: Sequence[str]) 
 
 def _explain_loss(result: Result) -> str:
     loss = explained(result).get("runs", {}).get("final_loss")
-    if loss is None:
+    if loss is None or loss.value is None:
         return "final_loss is unknown\n  no step has a loss"
     return "\n".join([f"final_loss = {quantities.digits_of(loss.value)}", *_shown(result, loss)])
 
 
-def _shown(result: Result, figure: Explained) -> list[str]:
+def _shown(result: Result, figure: Figure) -> list[str]:
     """Return lines with a figure's formula and numbers and, if steps support it, their log lines and files."""
-    return [f"  {line}" for line in (*figure.lines, *(origins(result) if figure.term else ()))]
+    return [f"  {line}" for line in (*figure.lines, *(origins(result) if figure.own_formula else ()))]
 
 
 _FLAGS = {**FACT_FLAGS, "device_name": "--gpu", "model.name": "--model-name", "model.shape": "--shape"}
