@@ -20,6 +20,7 @@ import numpy as np
 
 from tensorprimat.core.audit_rows import NAMES, START_UP, AuditRows, Reason, own_seconds, rows_of
 from tensorprimat.core.clocks import DATES, LogClock
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import short_seconds
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import flag
@@ -124,8 +125,8 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
     return sorted(found, key=lambda finding: not finding.is_certain)
 
 
-def unchecked(result: Result) -> str | None:
-    """Return a sentence for dated rows whose rate gives no time, because a setting is unknown."""
+def unchecked(result: Result) -> Notice | None:
+    """Return a notice on dated rows whose rate gives no time, because a setting is unknown."""
     steps, config = result.steps, result.training_config
     rate = next(filter(steps.has, WORK_OF_RATES), "")
     work, per_gpu = WORK_OF_RATES.get(rate, ("", False))
@@ -135,12 +136,7 @@ def unchecked(result: Result) -> str | None:
     needed = [] if steps.has(work) else ["global_batch_size", *(["sequence_length"] if work == "tokens" else [])]
     needed += ["num_gpus"] if per_gpu else []
     unknown = [flag(name) for name in needed if not getattr(config, name)]
-    if not unknown:
-        return None
-    return (
-        "the rates are not checked against the timestamps of the rows, because the time of a step is unknown; give "
-        f"{', '.join(unknown)}"
-    )
+    return Notice("rates_unchecked", "steps", flags=unknown, remedies=unknown) if unknown else None
 
 
 def _against_clock(rows: AuditRows, clock: LogClock) -> AuditFinding | None:

@@ -79,9 +79,7 @@ def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choic
                 refusal = refusal or error
             except ContradictionError:
                 for name in () if format else chosen.falls_back_to:
-                    warning = (
-                        f"format: read as {name}, because the rows of {chosen.name} contradict the log's own clock"
-                    )
+                    warning = Notice("other_format", "format", name=name, other=chosen.name)
                     with suppress(NotALogError, ContradictionError):
                         return read(format_named(name), [warning])
                 raise
@@ -99,7 +97,7 @@ def _read_as(
     if not informative:
         raise _refusal(log, (format,), results[0])
     left_out = [str(result.provenance.segment) for result in results if not assemble.has_content(result)]
-    told = (f"segments: training {', '.join(left_out)} has no row to measure, so it has no result",) if left_out else ()
+    told = (Notice("trainings_without_rows", "segments", numbers=", ".join(left_out)),) if left_out else ()
     audited = []
     for result in map(_without_overridden, informative):
         is_log = result.provenance.engine == LOGS
@@ -167,10 +165,7 @@ def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:
                 if other[0] is not format and not other[0].last_resort and format.name not in other[0].yields_to
             ]
             rivals = ", ".join(f"{other.name} ({count})" for other, count in doubted)
-            warning = (
-                f"format: read as {format.name} ({rows} rows in the part examined); rows also fit {rivals}; "
-                "tprimat extract --format overrides"
-            )
+            warning = Notice("formats_doubted", "format", name=format.name, rows=rows, rivals=rivals)
             yield format, [warning] if rivals else []
 
 
@@ -185,7 +180,7 @@ def _folds(log: Log) -> list[str]:
     return [Notice("lines_folded", "steps", width=width)]
 
 
-def _unclear_dates(log: Log, *, of_any_program: bool) -> list[str]:
+def _unclear_dates(log: Log, *, of_any_program: bool) -> list[Notice]:
     """Return a warning about dates that may have the day or the month first.
 
     of_any_program: no framework is known to print them with the month first.
@@ -249,7 +244,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         remedy = f"give more rows of the log, or train for more steps{alone}"
         return NotALogError(f"{rows} {needed}", path=log.name, remedy=remedy)
     if unread := spelling.unread_numbers(log):
-        return NotALogError(f"no step times found; {unread[0].removeprefix('numbers: ')}", path=log.name)
+        return NotALogError(f"no step times found; {unread[0].text}", path=log.name)
     cause = None if log.is_folder or log.is_binary else failures.cause_of(log)
     ended = f"; the run ended early: {cause}" if cause else ""
     if len(formats) == 1:
@@ -275,7 +270,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
     if any(map(_BAR.search, tail)):
         ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
     if dates := _unclear_dates(log, of_any_program=False):
-        return NotALogError(f"no step times found{ended}; {dates[0].removeprefix('dates: ')}", path=log.name)
+        return NotALogError(f"no step times found{ended}; {dates[0].text}", path=log.name)
     if seen := _names_of_table(log):
         return NoFormatError(f"no step times found{ended}; the table has {seen}", path=log.name, remedy=_MAP)
     remedy = (

@@ -75,7 +75,7 @@ def _of_run(
         remedy = f"--segment takes 1 to {len(runs)}, or all"
         raise InputError(f"holds {len(runs)} runs, but none has number {number}", path=log.name, remedy=remedy)
     one = replace(log, run=runs[number - 1])
-    chosen = [*warnings, f"segments: the file holds {len(runs)} runs; this is number {number}, {one.run}"]
+    chosen = [*warnings, Notice("run_of_file", "segments", runs=len(runs), number=number, name=one.run)]
     results = join(one, replace(format, runs=None), chosen, facts, cited=cited)
     return [result.changed(provenance=result.provenance.changed(segment=number)) for result in results]
 
@@ -199,7 +199,7 @@ def audited(result: Result, name: str) -> Result:
     if refused := audit_verdict.refusals(found):
         raise ContradictionError(refused[0], path=name, remedy=UNTRUSTED)
     warnings = [Notice("audit", "audit", sentence=sentence) for sentence in audit_verdict.contradictions(found)]
-    notes = [f"steps: {sentence}"] if not found and (sentence := audit.unchecked(result)) else []
+    notes = [unchecked] if not found and (unchecked := audit.unchecked(result)) else []
     return result.changed(
         audit=audit_verdict.record(found, result), warnings=tuple(dict.fromkeys((*warnings, *result.warnings, *notes)))
     )

@@ -169,13 +169,13 @@ def _shifts(work: np.ndarray) -> list[int]:
     return found
 
 
-def of_batch(samples: np.ndarray) -> str:
+def of_batch(samples: np.ndarray) -> Notice:
     """Return the warning about a batch that changes. samples: the batches of the rows in their order, all known."""
     grown = np.diff(samples)
     if (grown >= 0).all() or (grown <= 0).all():
         verb = "grows" if samples[-1] > samples[0] else "falls"
-        return f"global_batch_size: {verb} from {count(samples[0])} to {count(samples[-1])} in the log"
-    return f"global_batch_size: varies between {count(samples.min())} and {count(samples.max())} in the log"
+        return Notice("batch_changes", "global_batch_size", verb=verb, first=samples[0], last=samples[-1])
+    return Notice("batch_varies", "global_batch_size", least=samples.min(), most=samples.max())
 
 
 def of_speed(steps: Steps) -> Iterator[str]:

@@ -21,7 +21,6 @@ from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
 from tensorprimat.core.failures import TRACEBACK
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import percent, short_seconds
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step, Steps, finite
@@ -435,7 +434,7 @@ def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
     if off <= fields.CLOCK_RESOLUTION:
         return steps, []
     left_out = "; it is left out" if off > MOST_ROUNDING else ""
-    warning = f"step_time: cut off to {short_seconds(cut_to)}, so it may be {percent(off)} off{left_out}"
+    warning = Notice("time_cut_off", "step_time", unit=cut_to, off=off, left_out=left_out)
     return steps.without("seconds") if left_out else steps, [warning]
 
 

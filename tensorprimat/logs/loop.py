@@ -32,10 +32,7 @@ from tensorprimat.logs.timestamps import (
 )
 
 _SOURCE = "Training loop of no known framework"
-NO_FRAMEWORK = (
-    "format: no known framework prints such rows; their numbers were found by names and units, so compare a row of the "
-    "log with the result"
-)
+NO_FRAMEWORK = Notice("no_framework", "format")
 
 _STEP = r"(?:step|iter(?:ation)?|it)"
 _SCALES = {"ms": 1e-3, "msec": 1e-3, "k": 1e3, "m": 1e6}
@@ -244,10 +241,7 @@ def _of_equal_work(steps: Steps) -> tuple[Steps, list[str]]:
     known = work_of[np.isfinite(work_of)]
     if not len(known) or np.ptp(np.percentile(known, (10, 90))) <= EQUAL_WORK * np.median(known):
         return steps, []
-    return steps.replace(seconds=np.full(len(steps), np.nan)), [
-        "step_time: times and rates of the rows imply steps with unequal numbers of tokens, so the time may be that of "
-        "something else than a step; only the rates are read"
-    ]
+    return steps.replace(seconds=np.full(len(steps), np.nan)), [Notice("steps_of_unequal_work", "step_time")]
 
 
 def _times_of_one_step(steps: Steps, *, is_named: bool) -> tuple[Steps, list[str]]:
@@ -263,17 +257,13 @@ def _times_of_one_step(steps: Steps, *, is_named: bool) -> tuple[Steps, list[str
     ratios = (np.diff(steps.column("ended_at")) / seconds[1:])[(np.diff(segment) == 0) & (np.diff(index) == interval)]
     known = ratios[np.isfinite(ratios)]
     if not len(known):
-        return steps, [] if is_named else [
-            f"step_time: rows are {interval} steps apart, and dt may be the time of one step or of all {interval}; one "
-            f"is assumed, so step times may be {interval} times too long"
-        ]
+        return steps, [] if is_named else [Notice("one_step_assumed", "step_time", interval=interval)]
     if abs(float(np.median(known)) - 1) > SAME_TIME:
         return steps, []
     before = np.where(np.diff(segment, prepend=-1) != 0, 0, np.roll(index, 1))
     covers = np.clip(index - before, 1, interval)
     return steps.replace(seconds=seconds / covers, covers=covers), [
-        f"step_time: by the dates of the rows the printed time is that of all {interval} steps since the row before; "
-        "it is divided by them"
+        Notice("time_of_interval", "step_time", interval=interval)
     ]
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import ByStep, Elapsed
-from tensorprimat.core.quantities import counted, percent
+from tensorprimat.core.notices import Notice
+from tensorprimat.core.quantities import counted
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, FloatArray, Steps
 from tensorprimat.logs import fields, work
@@ -217,7 +218,4 @@ def in_whole_seconds(steps: Steps) -> tuple[Steps, list[str]]:
             covers[place], owed = covers[place] + owed, 0
     each = np.where(none, np.nan, seconds * steps.column("covers") / np.maximum(covers, 1))
     joined = f"; {counted(int(none.sum()), 'step')} of 0 s count with the steps after them" if none.any() else ""
-    return steps.replace(seconds=each, covers=covers), [
-        f"step_time: rounded to whole seconds, so the time of one step may be {percent(off)} off, and the spread is "
-        f"that of the rounding{joined}"
-    ]
+    return steps.replace(seconds=each, covers=covers), [Notice("whole_seconds", "step_time", off=off, joined=joined)]

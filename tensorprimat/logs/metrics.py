@@ -238,12 +238,7 @@ def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Readin
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])
         reading.evidence = Evidence(elapsed=elapsed, evaluated_after=frozenset(found.evaluations.tolist()))
         if unit != 1:
-            reading.warnings.append(
-                "steps: the table gives no unit for its step time; it counts milliseconds by the clock of the rows"
-                if unit
-                else "steps: the table gives no unit for its step time; seconds are assumed; if it counts "
-                "milliseconds, every rate is 1,000 times too low"
-            )
+            reading.warnings.append(Notice("milliseconds_by_clock" if unit else "seconds_assumed", "steps"))
         return reading
     return _by_clock(found, reading, clock)
 
@@ -398,10 +393,5 @@ def _summary(row: MetricRow, reading: Reading) -> Reading:
     for kind, target in names.items():
         if value := columns.last(kind):
             reading.reported[target] = value
-    reading.warnings.append(
-        "steps: a summary holds only the last logged row, so its rates are those of one moment, not means; read the "
-        "history of the run, which has all rows"
-        if reading.reported
-        else "steps: the summary holds neither a step time nor a rate"
-    )
+    reading.warnings.append(Notice("last_row_only" if reading.reported else "summary_without_rate", "steps"))
     return reading

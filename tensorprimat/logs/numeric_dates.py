@@ -15,6 +15,8 @@ from datetime import date
 from functools import partial
 from typing import Literal
 
+from tensorprimat.core.notices import Notice
+
 Order = Literal["day", "month", "unknown", "both"]
 
 _STAMP = re.compile(
@@ -50,25 +52,16 @@ class DateOrders:
             if shown is None or self.orders[mark] == "both":
                 self.examples.setdefault(mark, stamp["date"].decode())
 
-    def unclear(self, *, with_slashes: bool) -> str | None:
+    def unclear(self, *, with_slashes: bool) -> Notice | None:
         """Return the reason why dates are not used; None if all are. with_slashes: also name an assumption on these."""
         for mark, order in self.orders.items():
             example = self.examples.get(mark)
             if order == "both":
-                return (
-                    f"dates: some dates such as {example} have the day first and others the month, so they are not "
-                    "used; write the year first"
-                )
+                return Notice("dates_mixed", "dates", example=example)
             if order == "unknown" and mark != _SLASH:
-                return (
-                    f"dates: {example} may have the day or the month first, and no date of the log shows which, so "
-                    "its dates are not used; write the year first"
-                )
+                return Notice("dates_unclear", "dates", example=example)
             if order == "unknown" and with_slashes:
-                return (
-                    f"dates: {example} may have the day or the month first, and no date of the log shows which; the "
-                    "month is assumed, so the date of the result may be wrong, but no time of a step depends on it"
-                )
+                return Notice("dates_assumed", "dates", example=example)
         return None
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.terms import RATES
 from tensorprimat.logs import files, prefixes
@@ -98,12 +99,15 @@ def within(parts: Sequence[Part], own: Part) -> tuple[Part, ...]:
     )
 
 
-def replay_note(found: Sequence[RepeatedText]) -> str:
+def replay_note(found: Sequence[RepeatedText]) -> Notice:
     """Return a note that names the first of the stretches."""
     first, more = found[0], len(found) - 1
-    return (
-        f"segments: lines {first.first_line} to {first.last_line} repeat lines {first.original} to "
-        f"{first.original + first.last_line - first.first_line} word for word"
-        + (f", and {more} more {'stretches do' if more > 1 else 'stretch does'} so" if more else "")
-        + "; they count once"
+    return Notice(
+        "text_repeated",
+        "segments",
+        first=first.first_line,
+        last=first.last_line,
+        original=first.original,
+        end=first.original + first.last_line - first.first_line,
+        more=f", and {more} more {'stretches do' if more > 1 else 'stretch does'} so" if more else "",
     )

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.logs import fields
-
-NOTE = "steps: rates are means over a sliding window of steps"
 
 
 class Window(NamedTuple):
@@ -34,7 +33,7 @@ def without_overlap(steps: Steps, *, late: bool = False) -> tuple[Steps, list[st
         return steps, []
     window = _window_of(steps, late=late)
     if window is None:
-        return steps, [f"{NOTE} of unknown size, which overlap; their spread is not that of single steps"]
+        return steps, [Notice("windows_unknown", "steps")]
     index, segment = steps.column("index"), steps.column("segment")
     kept = np.zeros(len(steps), bool)
     last = last_segment = -1
@@ -50,7 +49,7 @@ def without_overlap(steps: Steps, *, late: bool = False) -> tuple[Steps, list[st
     unused = int(timed.sum() - kept.sum())
     left_out = f"; {unused} of {int(timed.sum())} rows are left out, whose windows overlap others" if unused else ""
     covers = np.where(kept, window.least, ~_inside(steps, kept, window.least))
-    return steps.replace(covers=covers, **measures), [f"{NOTE} ({size}){left_out}"]
+    return steps.replace(covers=covers, **measures), [Notice("windows", "steps", size=size, left_out=left_out)]
 
 
 def _window_of(steps: Steps, *, late: bool = False) -> Window | None:

@@ -83,15 +83,14 @@ class _Printed(NamedTuple):
     text: str
 
 
-def unread_numbers(log: Log) -> list[str]:
+def unread_numbers(log: Log) -> list[Notice]:
     """Return a warning about the first value in the head of a log that is not wholly a number."""
     head = list(log.head())
     if any(_PROGRAM.match(text) for _, text in head):
         return []
     found = ((line, form.search(text[:_LONGEST_ROW])) for line, text in head for form in _NO_NUMBERS)
     return [
-        f"numbers: line {line} writes {match['name']} as {match['value']!r}, which is not read as a number; state it "
-        "by flag, or write it in digits alone"
+        Notice("number_unread", "numbers", line=line, name=match["name"], value=repr(match["value"]))
         for line, match in islice(((line, match) for line, match in found if match), 1)
     ]
 

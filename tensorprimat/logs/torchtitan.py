@@ -30,7 +30,6 @@ from pydantic import ValidationError
 
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import percent
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import PARALLEL_SIZES, PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
@@ -244,10 +243,7 @@ def _timed(steps: Steps, tokens_per_gpu: float) -> tuple[Steps, list[str]]:
     rate = steps.column("reported_tokens_per_second_per_gpu")
     usual = median(rate[np.isfinite(rate)])
     if usual < LEAST_TPS:
-        return steps, [
-            f"step_time: tps is rounded to whole tokens, up to {percent(0.5 / usual)} of it, which is too coarse for "
-            "step times; the rates are the measurement"
-        ]
+        return steps, [Notice("rate_too_coarse", "step_time", off=0.5 / usual)]
     return steps.replace(seconds=tokens_per_gpu / np.where(rate > 0, rate, np.nan)), []
 
 
@@ -367,8 +363,7 @@ def with_step_times(steps: Steps, validations: np.ndarray) -> tuple[Steps, list[
         counted = _counted(interval * (printed * rates)[known], covers[known])
         if counted is None or counted.max() > interval:
             return steps.replace(seconds=np.full(len(steps), np.nan), covers=covers), [
-                f"step_time: {TORCHTITAN_STEP_TIME} divides the time between two rows by the log interval, and the "
-                "rates show that a row holds another number of steps; the rates are the measurement"
+                Notice("interval_contradicted", "step_time", name=TORCHTITAN_STEP_TIME)
             ]
         covers = covers.copy()
         covers[known] = counted

@@ -15,6 +15,7 @@ import numpy as np
 
 from tensorprimat.core import clocks
 from tensorprimat.core.clocks import Elapsed
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Steps
@@ -26,10 +27,7 @@ PAUSE = 10.0  # times the median gap between rows: a longer one contains more th
 WORTH_REPORTING = 0.002  # of a mean rate
 WHOLE_LENGTH = 0.25  # tokens; most difference between a length of a sequence that follows from rates and a whole number
 _RATES = ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu")
-OF_REPLICAS = (
-    "tokens_per_second_per_gpu: NeMo Automodel before 0.7.0 divides by data- and context-parallel ranks only; with "
-    "tensor or pipeline parallelism the printed rate per GPU is too high: give --num-gpus"
-)
+OF_REPLICAS = Notice("rate_of_replicas", "tokens_per_second_per_gpu")
 
 
 def with_tokens(
@@ -140,8 +138,8 @@ def weighted(
     return steps, [_warning(how)]
 
 
-def _warning(how: str) -> str:
-    return f"tokens_per_second_per_gpu: no row states the tokens of its step, and the rates differ; the rows {how}"
+def _warning(how: str) -> Notice:
+    return Notice("rates_weighted", "tokens_per_second_per_gpu", how=how)
 
 
 def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> tuple[FloatArray | None, float]:

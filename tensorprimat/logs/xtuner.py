@@ -43,8 +43,8 @@ UNEVEN_RANKS = 0.2  # of a rank's tokens, which differ from rank to rank
 
 XTUNER_METRICS = frozenset(("time/step_time", "time/data_time", "runtime_info/tgs"))
 """Metrics that XTuner hands to its tracker (tracker.jsonl, TensorBoard) in the place of a row."""
-NO_WAIT = "tokens_per_second_per_gpu: XTuner's tgs leaves the wait for data out; here it is part of every step"
-ONE_RANK = "tokens_per_second_per_gpu: the log holds the rows of one rank, whose tokens stand for those of every GPU"
+NO_WAIT = Notice("wait_left_out", "tokens_per_second_per_gpu")
+ONE_RANK = Notice("rows_of_one_rank", "tokens_per_second_per_gpu")
 
 
 class _Row(NamedTuple):

@@ -216,7 +216,7 @@ class Sampler:
     def warnings(self) -> list[str]:
         """Return the warnings about clocks reduced below the power cap, the energy counter and missing figures."""
         held: list[str] = [
-            f"clock: reduced by {why} in {count} of {len(self._looks)} samples"
+            Notice("clock_limited", "clock", why=why, count=count, looks=len(self._looks))
             for why, count in sorted(self._reductions().items())
             if why != POWER_CAP
         ]

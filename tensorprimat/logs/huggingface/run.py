@@ -387,17 +387,11 @@ def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:
     if span.shown_by in _UNCERTAIN and not timed:
         return Notice("resume_hides_times", "steps", shown_by=span.shown_by, start=span.start)
     if not share:
-        return (
-            f"samples_per_second: {span.shown_by} shows a resume at about step {span.start}, but the summary counts "
-            "the steps before as well; its rates are left out"
-        )
+        return Notice("resume_without_time", "samples_per_second", shown_by=span.shown_by, start=span.start)
     whole = count(_planned(content) or sum(_counted(content)) / 2)
     near = "" if span.shown_by == "a line" else "about "
     what = f"resumed at {near}step {span.start}" if span.start else f"stopped at step {span.end}"
-    return (
-        f"samples_per_second: the training {what}, but the summary counts all {whole} steps; its rates are reduced to "
-        f"the {count(span.steps)} steps that it timed"
-    )
+    return Notice("resume_corrected", "samples_per_second", what=what, whole=whole, steps=span.steps)
 
 
 def _pace(content: Content, span: Span) -> float | None:

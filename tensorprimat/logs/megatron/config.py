@@ -232,8 +232,7 @@ class Facts:
             if (other := self._contradicted.get(key)) is not None:
                 remedy = f"; give {flag(field)}" if field in OF_A_LOG else ""
                 self.warnings.append(
-                    f"{field}: the log's arguments state {self._dumped[key]} and {other}, so it is unknown; the log "
-                    f"may be damaged there{remedy}"
+                    Notice("arguments_contradict", field, one=self._dumped[key], other=other, remedy=remedy)
                 )
             elif (number := numbers.get(key)) is not None and (number > 0 or key == "seed"):
                 config[field] = number
@@ -274,10 +273,7 @@ class Facts:
                 continue
             if match := _PLACEHOLDER.match(value):
                 value = match[1]
-                note = (
-                    f"{_CONFIGURATION.get(key, key)}: {value} is the default of an environment variable in the log's "
-                    "YAML; if the variable was set, the run used another value"
-                )
+                note = Notice("default_of_variable", _CONFIGURATION.get(key, key), value=value)
                 if note not in self.warnings:
                     self.warnings.append(note)
             return value
