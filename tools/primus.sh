@@ -13,17 +13,52 @@ python_of() {
   printf '%s\n' "$python"
 }
 
+# settings_of CHECKOUT: set `settings` to the flags, and `iterations` to the TRAIN_ITERS, of config.env beside the scripts (CONFIG_ENV names another file), which
+# both vendors' scripts read, so that they train the same work. The short names are those of earlier scripts.
+settings_of() {
+  local file=${CONFIG_ENV:-$1/config.env} name value flag unused=() mbs="" dp="" ga="" gbs=""
+  settings=() iterations=""
+  if [[ ! -f $file ]]; then
+    [[ -z ${CONFIG_ENV:-} ]] && return 0
+    echo "CONFIG_ENV=$file: no such file" >&2
+    return 2
+  fi
+  while read -r name value; do
+    flag=""
+    case $name in
+      MBS | MICRO_BATCH_SIZE) mbs=$value flag=micro-batch-size ;;
+      GBS | GLOBAL_BATCH_SIZE) gbs=$value flag=global-batch-size ;;
+      SL | SEQ_LEN | SEQUENCE_LENGTH) flag=sequence-length ;;
+      TP | TENSOR_PARALLEL_SIZE) flag=tensor-parallel-size ;;
+      PP | PIPELINE_PARALLEL_SIZE) flag=pipeline-parallel-size ;;
+      CP | CONTEXT_PARALLEL_SIZE) flag=context-parallel-size ;;
+      PRECISION | SEED | STEPS | METHODOLOGY | ACTIVATION_CHECKPOINTING) flag=${name,,} ;;
+      DP) dp=$value ;;
+      GA) ga=$value ;;
+      TRAIN_ITERS) iterations=$value ;;
+      *) unused+=("$name") ;;
+    esac
+    [[ -z $flag ]] || settings+=("--${flag//_/-}" "$value")
+  done < <(sed -nE 's/^[[:space:]]*(export[[:space:]]+)?([A-Z_0-9]+)=["'\'']?([^#"'\'']*[^#"'\''[:space:]]).*$/\2 \3/p' "$file")
+  if [[ -z $gbs && $mbs =~ ^[0-9]{1,6}$ && $dp =~ ^[0-9]{1,6}$ && $ga =~ ^[0-9]{1,6}$ ]]; then
+    settings+=(--global-batch-size "$((10#$mbs * 10#$dp * 10#$ga))")
+  fi
+  echo "$file: ${settings[*]:-no setting}${unused:+; not used: ${unused[*]}}" >&2
+}
+
 # primus_train CHECKOUT MODEL [FLAG...]: train with Primus for TRAIN_ITERS iterations, read the log, name the next step.
 primus_train() {
-  local here=$1 model=$2 iterations=${TRAIN_ITERS:-10}
+  local here=$1 model=$2 iterations settings
   shift 2
+  settings_of "$here"
+  iterations=${TRAIN_ITERS:-${iterations:-10}}
   if [[ ! $iterations =~ ^[0-9]{1,9}$ ]] || ((10#$iterations < 2)); then
     echo "TRAIN_ITERS=$iterations: must be a number of iterations, at least 2" >&2
     return 2
   fi
   export PRIMUS_PATH="${PRIMUS_PATH:-/workspace/Primus}"
   "$(python_of "$here")" "$here/benchmark.py" --engine primus --model "$model" --output "$here/output" \
-    --warmup-steps 1 --steps "$((10#$iterations - 1))" "$@"
+    --warmup-steps 1 --steps "$((10#$iterations - 1))" "${settings[@]}" "$@"
 }
 
 # folder_of SCRIPT [ARGUMENT...]: set `here` to the script's folder; with --help print its manual and end.

@@ -40,6 +40,7 @@ FACT_OPTIONS: Mapping[str, tuple[str, str, known.Values | None]] = {
     "precision": ("P", PRECISION, known.precisions),
     "sequence_length": ("N", settings.option("sequence_length").help, None),
     "global_batch_size": ("N", settings.option("global_batch_size").help, None),
+    "data_fingerprint": ("PATH", "Tokenised data whose first tokens are hashed, or their fingerprint.", None),
 }
 """Fact → its value on the command line, its help, and the values that the shell completes."""
 WARMUP = (settings.flag("warmup_steps"), "--warmup")

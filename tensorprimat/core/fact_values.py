@@ -22,6 +22,7 @@ from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.user_facts import ALL_FLAGS, UserFacts
 from tensorprimat.models import shapes
+from tensorprimat.system.fingerprint import FINGERPRINT, fingerprint
 
 PLATFORM_WORDS = {"nvd": ("nvd", "nvidia", "cuda"), "amd": ("amd", "rocm"), "cpu": ("cpu",), None: ("unknown",)}
 """Words for a platform on a command line."""
@@ -72,7 +73,8 @@ def read_statements(
 def _parted(field: str, text: str) -> tuple[str | None, str]:
     """Return side and value of "SIDE=VALUE"; a shape by its numbers has a sign of equality of its own."""
     side, equals, value = text.partition("=") if field == "shape" else text.rpartition("=")
-    if not equals or (field == "shape" and (shapes.NUMBERS.fullmatch(text) or os.path.exists(text))):
+    is_whole = field in ("shape", "data_fingerprint") and os.path.exists(text)
+    if not equals or is_whole or (field == "shape" and shapes.NUMBERS.fullmatch(text)):
         return None, text
     return side.strip(), value
 
@@ -87,6 +89,8 @@ def _value(field: str, text: str, typed: str) -> Any:
         if text.lower() not in PRECISIONS:
             raise UsageError(f"{flag} {typed}: must be one of {', '.join(PRECISIONS)}")
         return text.lower()
+    if field == "data_fingerprint":
+        return text if FINGERPRINT.fullmatch(text) else fingerprint(Path(text))
     if field == "gpu":
         return catalogue.typed_gpu(text.strip())
     return shapes.parse_shape(text) if field == "shape" else text.strip()

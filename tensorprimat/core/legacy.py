@@ -97,7 +97,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     engine = _first_known(names_of_engine, _ENGINES_IN_NAMES)
     columns = _columns(document, path, notices)
     config = {**sections["parallelism_config"], **sections["training_config"]}
-    config.setdefault("data", document.get("dataset"))
+    config.setdefault("data", document.get("dataset") or _data_of_file(path))
     figures = _known(sections["performance_metrics"], PerformanceMetrics, "performance_metrics", notices)
     from_primus_log = str(document.get("source") or "").startswith("primus")
     memory = _memory(sections["memory_metrics"], columns, from_primus_log, notices)
@@ -175,6 +175,12 @@ def _model_of_file(path: Path) -> str | None:
         return match["rest"].strip("_") or None
     named = {model for model in names.sized(stem) if model in MODELS} or names.families(stem)
     return named.pop() if len(named) == 1 else None
+
+
+def _data_of_file(path: Path) -> str | None:
+    """Return the data set that a file name ends with: train_nvd_nemo_llama_c4.json (BookCorpus is bc)."""
+    ending = path.stem.rpartition("_")[2]
+    return ending if path.stem.startswith("train_") and ending in ("bc", "c4") else None
 
 
 def _timestamp(document: Mapping[str, Any], path: Path, notices: list[Notice]) -> str | None:

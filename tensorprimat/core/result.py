@@ -122,6 +122,8 @@ class TrainingConfig(ConfigurationRecord):
     """Rows of the embedding, if the framework pads the vocabulary."""
     data: str | None = None
     """synthetic, mock, or the name of the data set."""
+    data_fingerprint: str | None = None
+    """Fingerprint of the first tokens of the data (see system/fingerprint)."""
     seed: int | None = None
     framework: str | None = None
     """Framework that trained, such as Megatron-LM."""

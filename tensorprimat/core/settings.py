@@ -269,6 +269,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(name="learning_rate", label="learning rate", kind="number"),
     Setting(name="data", label="data", kind="word", same={"synthetic": "mock"}),
+    Setting(name="data_fingerprint", label="data fingerprint", kind="word", applies="where stated"),
     Setting(
         name="seed", label="seed", identifies=False,
         option=Option(flag="--seed", help="Seed of weights and data.", default=1234),

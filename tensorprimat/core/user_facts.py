@@ -40,7 +40,9 @@ _Record = TypeVar("_Record", bound=Record)
 SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
 SAME_SIZE = 0.02  # a count of parameters in words ("8.03 B") against the count that follows from a shape
 
-FACT_FLAGS = {name: settings.flag(name) for name in (*settings.OF_A_LOG, "warmup_steps")}
+FACT_FLAGS = {name: settings.flag(name) for name in (*settings.OF_A_LOG, "warmup_steps")} | {
+    "data_fingerprint": "--data-fingerprint"
+}
 """Fields of UserFacts that are fields of TrainingConfig, with their flags."""
 
 ALL_FLAGS = {**FACT_FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
@@ -61,6 +63,7 @@ class UserFacts:
     gpu: str | None = None
     """Device name, as the hardware catalogue or a driver spells it."""
     warmup_steps: int | None = None
+    data_fingerprint: str | None = None
     preset: str | None = None
     """Preset of the model that the log or result names."""
     shape: NamedShape | None = None
