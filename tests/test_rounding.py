@@ -79,6 +79,23 @@ def test_whole_numbers_with_a_unit_and_levels_are_known_to_half_a_digit(
     assert [told in one for one in coarse] == [True] * (told is not None)
 
 
+@in_each(
+    ("row", "error"),
+    [
+        ('{{"step": {n}, "loss": 3.1, "step_time_s": 12}}', 0.5 / 12),
+        ('{{"step": {n}, "loss": 3.1, "step_time_s": 12, "layers": 12}}', 0.5 / 12),
+        ('{{"step": {n}, "loss": 3.1, "step_time_s": 12.000, "layers": 12}}', 0.0005 / 12),
+        ('{{"step": {n}, "loss": 3.1, "samples_per_second": 12}}', 0.5 / 12),
+        ('{{"step": {n}, "loss": 3.1, "step_time_ms": 812}}', 0.5 / 812),
+        ('{{"step": {n}, "loss": 3.1, "tokens": 98304, "tokens_per_second": 65536, "layers": 12}}', 0.5 / 65536),
+        ('{{"step": {n}, "loss": 3.1, "tokens": 786432, "tokens_per_second": 65536, "layers": 12}}', 0.5 / 65536),
+    ],
+)
+def test_a_whole_number_that_all_rows_repeat_is_known_to_half_a_unit(read_text: Any, row: str, error: float) -> None:
+    result = read_text("".join(row.format(n=n) + "\n" for n in range(1, 60)))
+    assert result.provenance.rounding == pytest.approx(error, rel=0.01)
+
+
 def test_errors_cancel_only_where_several_neighbouring_values_are_frequent() -> None:
     two, three = np.repeat([0.9, 1.0], [2, 198]), np.repeat([0.9, 1.0, 1.1], [20, 160, 20])
     assert error_of_mean(two, 0.1) == pytest.approx(0.05)

@@ -1,7 +1,7 @@
 """Resolution of the times and rates that a log prints, for all formats at one place.
 
 The unit of a column follows from its values. Zeros at the end are lost there, so where the unit matters, the numbers
-are looked up in the lines of the log: `0.900` is known to a thousandth, `0.9` to a tenth.
+are looked up in the lines of the log: `0.900` is known to a thousandth, `0.9` to a tenth, `12` in every row to a unit.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tensorprimat.logs.text import Log
 _MOST = 0.10  # a printed rate that may be further off is left out if there is another measure
 _COARSER = 4.0  # times the error of a rate: the rate is the measurement then
 _MATTERS = 0.0005  # of the mean; the text of the log is read for coarser units only
+_SAME = 1e-9  # relative difference of computed values
 _ROWS = 200  # that are looked up
 _LINES_AROUND = 20  # of a row, up to its neighbours, which may hold its numbers
 _LONGEST_LINE = 20_000  # a whole document in one line has no rows to look up
@@ -65,7 +66,7 @@ def with_error(log: Log, result: Result) -> Result:
     warnings = _coarse_levels(log, steps)
     rates: dict[str, float | None] = {}
     for name in filter(steps.has, WORK_OF_RATES):
-        error, unit = _of_column(log, steps, name)
+        error, unit = _of_column(log, steps, name, is_printed=True)
         is_left_out = error is not None and error > _MOST and sum(map(steps.has, fields.MEASURES)) > 1
         warnings += _warnings(name, error, unit, "; it is left out" if is_left_out else "")
         if is_left_out:
@@ -74,9 +75,10 @@ def with_error(log: Log, result: Result) -> Result:
             rates[name] = error
     if not steps.has("seconds"):
         return _changed(result, steps, next(iter(rates.values()), None), timer, warnings)
-    error, unit = _of_column(log, steps, "seconds")
-    if error is None:
-        error = next((rates[name] for name in rates if _is_source(steps, name)), None)
+    source = next((name for name in rates if _is_source(result, steps, name)), None)
+    error, unit = _of_column(log, steps, "seconds", is_printed=source is None)
+    if error is None and source:
+        error = rates[source]
     warning = _warnings("seconds", error, unit)
     known = {name: of_rate for name, of_rate in rates.items() if of_rate is not None}
     finest = min(known, key=lambda name: known[name], default=None)
@@ -111,7 +113,7 @@ def _coarse_levels(log: Log, steps: Steps) -> list[Notice]:
             least = _COARSE_LEVEL * 2 * values.max()
             if (printed_unit(values) or 0.0) < least:
                 continue
-            unit = _unit_in_text(log, steps, rows[:_ROWS], values[:_ROWS])
+            unit = _unit_in_text(log, steps, rows[:_ROWS], values[:_ROWS], is_printed=False)
             if unit is not None and unit >= least:
                 figure = name.removeprefix("reported_").removesuffix("_bytes")
                 shown = gigabytes(unit * scale / GB) if name.startswith("memory_") else as_stated(unit * scale)
@@ -135,21 +137,30 @@ def _seconds_of(steps: Steps, rate: str, gpus: int | None) -> FloatArray | None:
     return np.asarray(steps.column(work) / usable_rate(steps, rate) / (gpus or 1 if per_gpu else 1))
 
 
-def _is_source(steps: Steps, rate: str) -> bool:
+def _is_source(result: Result, steps: Steps, rate: str) -> bool:
     """Return True for a rate from which the step times were computed."""
-    work = finite(steps.column("seconds") * steps.column(rate)) if rate != "seconds" else ()
-    return len(work) > 0 and bool(np.ptp(work) <= 1e-9 * np.max(work))
+    seconds = steps.column("seconds")
+    work = finite(seconds * steps.column(rate))
+    if not len(work) or np.ptp(work) > _SAME * np.max(work):
+        return False
+    if np.ptp(finite(seconds)) > 0 or result.provenance.timer == rate:
+        return True
+    made = _seconds_of(steps, rate, result.training_config.num_gpus)  # or both are printed
+    return made is not None and _apart(seconds, made) <= _SAME
 
 
-def _of_column(log: Log, steps: Steps, name: str) -> tuple[float | None, str]:
-    """Return the largest relative error of the mean of a column and a phrase on its unit; None where it is unknown."""
+def _of_column(log: Log, steps: Steps, name: str, *, is_printed: bool) -> tuple[float | None, str]:
+    """Return the largest relative error of the mean of a column and a phrase on its unit; None where it is unknown.
+
+    is_printed: the log prints the column, or its inverse, which was not computed from another one.
+    """
     known, found = steps.column(name), []
     rows = np.flatnonzero(np.isfinite(known) & (known > 0))
     for is_inverse in (False, True) if name == "seconds" else (False,):
         values = 1 / known[rows] if is_inverse else known[rows]
         unit = printed_unit(values)
         if unit is not None and error_of_mean(values, unit) > _MATTERS:
-            shown = _unit_in_text(log, steps, rows[:_ROWS], values[:_ROWS])
+            shown = _unit_in_text(log, steps, rows[:_ROWS], values[:_ROWS], is_printed=is_printed)
             unit = None if shown is None else min(unit, shown)
         if unit is not None:
             amount = f"{as_stated(unit)} steps/s" if is_inverse else short_seconds(unit)
@@ -158,17 +169,18 @@ def _of_column(log: Log, steps: Steps, name: str) -> tuple[float | None, str]:
     return min(found, default=(None, ""))
 
 
-def _unit_in_text(log: Log, steps: Steps, rows: np.ndarray, values: FloatArray) -> float | None:
+def _unit_in_text(log: Log, steps: Steps, rows: np.ndarray, values: FloatArray, *, is_printed: bool) -> float | None:
     """Return the unit in which the log prints a column. None if its lines do not show its values.
 
-    rows: positions of some rows, shape (rows,); values: of the column or its inverse in them.
+    rows: positions of some rows, shape (rows,); values: of the column or its inverse in them. is_printed: a whole
+    number that all rows repeat is the column's; otherwise it may be any other number of the row.
     """
     lines, covers = steps.column("line"), steps.column("covers")
     if log.is_folder or log.is_binary or (lines[rows] < 0).any():
-        return _unit_of_varying(values)
+        return _unit_of_values(values)
     texts = _texts(log, lines[rows])
     if texts is None:
-        return _unit_of_varying(values)
+        return _unit_of_values(values)
     halves: dict[tuple[float, bool], list[tuple[float, float, bool]]] = {}
     for text, value, steps_of_row in zip(texts, values, covers[rows], strict=True):
         printed = [
@@ -189,8 +201,8 @@ def _unit_in_text(log: Log, steps: Steps, rows: np.ndarray, values: FloatArray) 
     units = []
     for found in halves.values():
         unit = 2 * median(np.array([half for half, *_ in found]))
-        is_its_own = len({value for _, value, _ in found}) > 1 or all(is_certain for *_, is_certain in found)
-        if 2 * len(found) >= len(values) and is_its_own:  # one whole number without a unit may be any other one
+        varies = len({value for _, value, _ in found}) > 1
+        if 2 * len(found) >= len(values) and (varies or is_printed or all(is_certain for *_, is_certain in found)):
             units.append(unit)
     return min(units, default=None)
 
@@ -199,9 +211,11 @@ def _has_unit(behind: str, scale: float) -> bool:
     return scale in _UNITS and _UNITS[scale].match(behind) is not None
 
 
-def _unit_of_varying(values: FloatArray) -> float | None:
-    """Return the unit that values alone show; None where all are equal."""
-    return printed_unit(values) if len(values) and np.ptp(values) > 0 else None
+def _unit_of_values(values: FloatArray) -> float | None:
+    """Return the unit that values alone show. Where all are equal: 1 for a whole number, None for any other."""
+    if len(values) and np.ptp(values) > 0:
+        return printed_unit(values)
+    return 1.0 if len(values) and float(values[0]).is_integer() else None
 
 
 def _texts(log: Log, lines: np.ndarray) -> list[str] | None:
