@@ -10,11 +10,12 @@ import pytest
 from each import in_each
 
 from tensorprimat import logs
-from tensorprimat.core import agreement
+from tensorprimat.core import agreement, reported
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.logs.format import UserFacts
 from tensorprimat.models import flops, presets
 
 LENGTH, MICRO, SECONDS, STEPS = 4096, 4, 21.0, 40
@@ -66,9 +67,9 @@ def test_the_final_rate_of_the_trainer_counts_one_process(shared: Path, name: st
     assert any("printed 4,096.0, which counts one process" in warning for warning in result.warnings)
 
 
-def means(*, gpus: int | None = None, length: int | None = 2048, samples: float = 16.0, **reported: float) -> Result:
+def means(*, gpus: int | None = None, length: int | None = 2048, samples: float = 16.0, **printed: float) -> Result:
     """Return a result of means of a whole run, with the rates that a log prints."""
-    figures = PerformanceMetrics(samples_per_second=samples, basis="reported_means", reported=Reported(**reported))
+    figures = PerformanceMetrics(samples_per_second=samples, basis="reported_means", reported=Reported(**printed))
     shape = presets.find_preset("llama").shape
     read = Result(
         platform="nvd",
@@ -77,7 +78,7 @@ def means(*, gpus: int | None = None, length: int | None = 2048, samples: float 
         training_config=TrainingConfig(num_gpus=gpus, sequence_length=length),
         performance_metrics=figures,
     )
-    return summarise(agreement.with_scopes(read))
+    return summarise(reported.with_means(agreement.with_scopes(read)))
 
 
 def told(result: Result) -> list[str]:
@@ -121,12 +122,12 @@ TOTAL, PER_GPU, SAMPLES = agreement.TOTAL, agreement.PER_GPU, "reported_samples_
     ("columns", "gpus", "right", "why"),
     [
         ({TOTAL: 4096.0, SAMPLES: 16.0}, 8, 4096, "counts one GPU, because samples/s"),
-        ({TOTAL: 4096.0, SAMPLES: 16.0}, None, None, "no known factor explains the difference; the rate is left out"),
+        ({TOTAL: 4096.0, SAMPLES: 16.0}, None, None, "no known factor explains the difference; it is left out"),
         ({TOTAL: 4096.0, "tokens": 65536.0, "seconds": 16.0}, 8, 4096, "counts one GPU, because the work of the rows"),
         ({PER_GPU: 32768.0, "tokens": 65536.0}, 8, 4096, "counts all GPUs, because the work of the rows"),
         ({PER_GPU: 4096.0, "tokens": 65536.0}, 8, 4096, None),
         ({TOTAL: 4096.0, "tokens": 65536.0}, None, None, "counts one of 8 processes, because the work of the rows"),
-        ({TOTAL: 4096.0, PER_GPU: 4096.0}, 8, None, "nothing decides which of them it counts"),
+        ({TOTAL: 4096.0, PER_GPU: 4096.0}, 8, None, "nothing decides between them"),
     ],
 )
 def test_rates_of_rows_count_what_samples_counters_and_dates_imply(
@@ -134,7 +135,7 @@ def test_rates_of_rows_count_what_samples_counters_and_dates_imply(
 ) -> None:
     rows = [Step(index=n, seconds=columns.get("seconds"), ended_at=2.0 * n) for n in range(1, 20)]
     read = means(gpus=gpus).changed(steps=Steps.of(rows).replace(**columns), performance_metrics=PerformanceMetrics())
-    result = summarise(agreement.with_scopes(read))
+    result = summarise(reported.with_means(agreement.with_scopes(read)))
     assert result.performance_metrics.tokens_per_second_per_gpu == right
     assert result.performance_metrics.avg_step_time_seconds == (2.0 if {"seconds", "tokens"} & columns.keys() else None)
     assert not any(why is None and "because" in warning for warning in result.warnings)
@@ -183,3 +184,69 @@ def test_columns_that_repeat_one_number_are_settings(container: str, tmp_path: P
     codes = [one.code for one in result.remarks]
     assert "reported_differs" in codes
     assert "rate_of_all_assumed" not in codes
+
+
+DISPUTED = {"step_time_s": 1.0004, "tokens_per_second": 90000.5, "global_batch_size": 16, "sequence_length": 4096}
+
+
+def table(tmp_path: Path, columns: dict[str, float], clock: float | None = None) -> Path:
+    """Return a file of rows with some columns. clock: seconds between the rows, if they have dates."""
+    log = tmp_path / "own.jsonl"
+    dates = [{} if clock is None else {"timestamp": 1.7e9 + clock * n} for n in range(30)]
+    rows = ({"step": n, "loss": 3 - n / 100} | columns | date for n, date in enumerate(dates, 1))
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return log
+
+
+@in_each(
+    ("columns", "clock", "tokens", "seconds", "field"),
+    [
+        ({}, None, None, 1.0, "tokens_per_second"),  # two figures, and nothing decides
+        ({}, 1.0, 65536, 1.0, "tokens_per_second"),  # the clock confirms the time
+        (
+            {"step_time_s": 0.7204, "tokens_per_second": 120000.5},
+            1.0,
+            None,
+            0.72,
+            "tokens_per_second",
+        ),  # each contradicts both others
+        ({"step_time_s": 0.7304, "tokens_per_second": 65536.5}, 1.0, 65536, None, "step_time"),
+        ({"samples_per_second": 16.02}, None, 65536, 1.0, "tokens_per_second"),
+        ({"tokens_per_second_per_gpu": 8192.5, "num_gpus": 8}, None, 65536, 1.0, "tokens_per_second"),
+        ({"tokens_per_second_per_gpu": 11250.5, "num_gpus": 8}, None, None, 1.0, "tokens_per_second"),  # of one timer
+        ({"tokens_per_second": 65536.5, "samples_per_second": 20.5}, None, None, 1.0, "samples_per_second"),
+        ({"tokens_per_second": 66100.5}, None, 65536, 1.0, None),
+        ({"tokens_per_second": 8192.5, "num_gpus": 8}, None, 65536, 1.0, None),  # a known factor
+    ],
+)
+def test_of_figures_of_rows_that_no_factor_reconciles_the_one_without_support_goes(
+    tmp_path: Path, columns: dict[str, float], clock: float | None, tokens: float, seconds: float, field: str | None
+) -> None:
+    result = logs.read(table(tmp_path, DISPUTED | columns, clock))
+    figures = result.performance_metrics
+    assert figures.avg_step_time_seconds == (None if seconds is None else pytest.approx(seconds, rel=1e-3))
+    assert figures.tokens_per_second == (None if tokens is None else pytest.approx(tokens, rel=1e-3))
+    odd = [one.field for one in result.remarks if one.code in ("rows_undecided", "rate_contradicted")]
+    assert odd == [field] * (field is not None)
+    assert summarise(result) == result
+
+
+def test_a_work_of_a_step_that_the_user_states_is_not_in_dispute(tmp_path: Path) -> None:
+    result = logs.read(table(tmp_path, DISPUTED), facts=UserFacts(global_batch_size=16))
+    assert result.performance_metrics.tokens_per_second == pytest.approx(65536, rel=1e-3)
+
+
+@in_each(
+    ("columns", "right"),
+    [
+        ({"tokens_per_second": 90000.5, "tokens_per_second_per_gpu": 8192.5, "num_gpus": 8}, None),
+        ({"tokens_per_second": 90000.5, "sequence_length": 4096}, None),
+        ({"tokens_per_second": 50000.5, "sequence_length": 4096}, 50000.5),  # sequences are shorter than the longest
+    ],
+)
+def test_rates_without_times_hold_only_where_they_imply_one_another(
+    tmp_path: Path, columns: dict[str, float], right: float | None
+) -> None:
+    result = logs.read(table(tmp_path, {"samples_per_second": 16.02} | columns))
+    assert result.performance_metrics.tokens_per_second == (right and pytest.approx(right))
+    assert result.performance_metrics.samples_per_second == pytest.approx(16.02)

@@ -61,6 +61,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "reports/survey.py": ("analyze",),
     "core/micro_result.py": ("passes",),
     "core/agreement.py": (*LOGS, *RESULTS),
+    "core/reported.py": (*LOGS, *RESULTS),
     "core/checks.py": (*LOGS, *RESULTS),
     "core/methodologies.py": ("run", "primus"),
     "core/errors.py": LOGS,

@@ -146,18 +146,15 @@ def test_a_cpu_has_no_device_memory_with_a_reason():
     assert any(warning.startswith("memory_metrics:") for warning in summary.warnings)
 
 
-def test_rates_that_no_setting_reconciles_say_which_one_the_result_uses_and_what_would_make_them_agree():
+def test_rates_of_older_files_that_no_setting_reconciles_say_which_one_the_result_uses():
     rows = timed(9.0, *[2.0] * 9, reported_tokens_per_second=3600.0, reported_samples_per_second=0.9)
     summary = summarise(result(rows, global_batch_size=2, sequence_length=4096, num_gpus=1))
     assert summary.performance_metrics.tokens_per_second == 4096
     warnings = [warning for warning in summary.warnings if "the framework reported" in warning]
+    of_rows = "the result uses the computed rate (work of the measured rows / their time)"
     assert warnings == [
-        "tokens_per_second: computed 4,096.0 but the framework reported 3,600.0; the result uses the computed rate "
-        "(work of the measured rows / their time); the reported rate would need 7,200 tokens a step instead of 8,192, "
-        "or a step of 2.276 s instead of 2.000 s",
-        "samples_per_second: computed 1 but the framework reported 0.9; the result uses the computed rate (work "
-        "of the measured rows / their time); the reported rate would need a batch of 1.8 instead of 2, or a step of "
-        "2.222 s instead of 2.000 s",
+        f"tokens_per_second: computed 4,096.0 but the framework reported 3,600.0; {of_rows}",
+        f"samples_per_second: computed 1 but the framework reported 0.9; {of_rows}",
     ]
 
 

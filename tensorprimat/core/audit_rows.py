@@ -152,7 +152,7 @@ def rows_of(
         dates=elapsed.name if elapsed else DATES,
         resolution=elapsed.resolution if elapsed else clocks.resolution_of(ended_at[np.isfinite(ended_at)]),
         interrupted=steps.column("interrupted_by")[picked],
-        announced=_announced(steps.column("line")[picked], index, evidence),
+        announced=announced_before(steps.column("line")[picked], index, evidence),
         measured_from=_first_measured(inside, selection),
         pace=float(measured[timed].sum()) / amount,
     )
@@ -200,7 +200,7 @@ def _weights(steps: Steps) -> FloatArray:
     return repeated(1.0, len(steps), np.float64)
 
 
-def _announced(lines: np.ndarray, index: np.ndarray, evidence: Evidence) -> NDArray[np.int8]:
+def announced_before(lines: np.ndarray, index: np.ndarray, evidence: Evidence) -> NDArray[np.int8]:
     """Return the interruption announced before each row, as positions in INTERRUPTIONS; (rows,)."""
     kinds = np.zeros(len(lines), np.int8)
     _mark(kinds, np.searchsorted(lines, list(evidence.announced)), list(evidence.announced.values()))

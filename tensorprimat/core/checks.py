@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from tensorprimat.core import agreement, catalogue, quantities
+from tensorprimat.core import catalogue, quantities, reported
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import (
@@ -51,7 +51,7 @@ def derived_notices(result: Result, selections: Sequence[Selection]) -> tuple[No
     """Return every notice that follows from the figures and steps of a summarised result."""
     return (
         *_unknown_figures(result),
-        *agreement.disagreements(result),
+        *reported.disagreements(result),
         *_losses(result),
         *_selection(result, selections),
         *_uneven_tokens(result, selections),

@@ -40,6 +40,15 @@ def printed_unit(values: FloatArray) -> float | None:
     return None
 
 
+def unit_of_values(values: FloatArray) -> float:
+    """Return the unit in which values were printed, as they alone show it; 0 for those that were not rounded.
+
+    Where all are equal, that of a whole number is 1. values: shape (rows,), positive.
+    """
+    is_whole = len(values) > 0 and np.ptp(values) == 0 and float(values[0]).is_integer()
+    return 1.0 if is_whole else printed_unit(values) or 0.0
+
+
 def error_of_mean(values: FloatArray, unit: float) -> float:
     """Return the largest relative error of the mean of values that were rounded to a unit; 0 where errors cancel.
 

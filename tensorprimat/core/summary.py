@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core import audit_verdict, terms
+from tensorprimat.core import agreement, audit_verdict, terms
 from tensorprimat.core.checks import derived_notices
 from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.notices import REMARK, Notice
@@ -348,7 +348,8 @@ def terms_of_runs(result: Result) -> Iterator[tuple[int, dict[str, Term]]]:
 def _terms_of_rows(result: Result, rows: Steps) -> dict[str, Term]:
     mean = terms.step_seconds(result.training_config, rows, result.provenance.timer)
     rates = terms.rates(result.training_config, rows)
-    return rates | ({"avg_step_time_seconds": mean} if mean else terms.over_rates(result.training_config, rows, rates))
+    found = rates | ({"avg_step_time_seconds": mean} if mean else terms.over_rates(result.training_config, rows, rates))
+    return agreement.without_disputed(result, found)
 
 
 def _terms(
@@ -357,15 +358,16 @@ def _terms(
     of_training = np.sort(np.concatenate([selection.of_training for selection in selections]))
     trained = steps if len(of_training) == len(steps) else steps.take(of_training)
     loss = terms.final_loss(trained)
+    figures = terms.performance_figures(
+        result.training_config,
+        steps,
+        measured,
+        timer=result.provenance.timer,
+        dropped=sum(selection.dropped_steps for selection in selections),
+        excluded=sum(selection.excluded_steps for selection in selections),
+    )
     return {
-        "performance_metrics": terms.performance_figures(
-            result.training_config,
-            steps,
-            measured,
-            timer=result.provenance.timer,
-            dropped=sum(selection.dropped_steps for selection in selections),
-            excluded=sum(selection.excluded_steps for selection in selections),
-        ),
+        "performance_metrics": agreement.without_disputed(result, figures),
         "memory_metrics": terms.memory_figures(trained, measured),
         "power_metrics": terms.power_figures(measured),
         "reported": terms.reported(measured if len(measured) else trained),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from tensorprimat.core import agreement, audit, audit_verdict, catalogue, devices, user_facts
+from tensorprimat.core import agreement, audit, audit_verdict, catalogue, devices, reported, user_facts
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS, Provenance, Source
@@ -64,7 +64,9 @@ def join(
     results = [
         user_facts.with_facts(_result(log, format, warnings, found, number, cited=cited), facts) for number in numbers
     ]
-    return [summarise(agreement.with_scopes(rounding.with_error(log, result))) for result in results]
+    is_stated = facts.global_batch_size is not None or facts.sequence_length is not None
+    scoped = [agreement.with_scopes(rounding.with_error(log, result), is_work_stated=is_stated) for result in results]
+    return [summarise(reported.with_means(result)) for result in scoped]
 
 
 def _of_run(

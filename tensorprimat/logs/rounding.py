@@ -16,7 +16,7 @@ import numpy as np
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import as_stated, gigabytes, short_seconds
 from tensorprimat.core.result import Result
-from tensorprimat.core.rounding import error_of_mean, printed_unit
+from tensorprimat.core.rounding import error_of_mean, printed_unit, unit_of_values
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps, finite
 from tensorprimat.core.terms import WORK_OF_RATES, usable_rate
@@ -176,11 +176,13 @@ def _unit_in_text(log: Log, steps: Steps, rows: np.ndarray, values: FloatArray, 
     number that all rows repeat is the column's; otherwise it may be any other number of the row.
     """
     lines, covers = steps.column("line"), steps.column("covers")
+    is_constant_fraction = np.ptp(values) == 0 and not float(values[0]).is_integer()
+    of_values = None if is_constant_fraction else unit_of_values(values) or None
     if log.is_folder or log.is_binary or (lines[rows] < 0).any():
-        return _unit_of_values(values)
+        return of_values
     texts = _texts(log, lines[rows])
     if texts is None:
-        return _unit_of_values(values)
+        return of_values
     halves: dict[tuple[float, bool], list[tuple[float, float, bool]]] = {}
     for text, value, steps_of_row in zip(texts, values, covers[rows], strict=True):
         printed = [
@@ -209,13 +211,6 @@ def _unit_in_text(log: Log, steps: Steps, rows: np.ndarray, values: FloatArray, 
 
 def _has_unit(behind: str, scale: float) -> bool:
     return scale in _UNITS and _UNITS[scale].match(behind) is not None
-
-
-def _unit_of_values(values: FloatArray) -> float | None:
-    """Return the unit that values alone show. Where all are equal: 1 for a whole number, None for any other."""
-    if len(values) and np.ptp(values) > 0:
-        return printed_unit(values)
-    return 1.0 if len(values) and float(values[0]).is_integer() else None
 
 
 def _texts(log: Log, lines: np.ndarray) -> list[str] | None:

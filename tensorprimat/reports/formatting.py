@@ -31,6 +31,7 @@ from tensorprimat.models import presets
 
 METRIC_TITLES = {
     **{name: figure.title for name, figure in figures.STEP_FIGURES["performance_metrics"].items() if "_per_" in name},
+    "samples_per_second_per_gpu": "samples/s/GPU",
     "time_to_train": "speed to the quality target",
 }
 UNSETTLED_BY = {"drift": "step time keeps drifting", "phases": "they were measured in different phases"}
