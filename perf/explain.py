@@ -5,17 +5,22 @@ The trace has the events of PyTorch's profiler: steps of a training with operato
 Each tool reads it in a process of its own; time and peak memory are those of that process, imports included. The other
 tools compute their breakdown of the time of the GPU.
 
+With --traces, the idle time of the GPU and the hidden part of the communication instead, in per cent, next to those of
+HolisticTraceAnalysis.
+
 Examples:
   python3 perf/explain.py
+  python3 perf/explain.py --python /tmp/others/bin/python --traces HolisticTraceAnalysis/tests/data/trace_diff/*/*.gz
   python3 perf/explain.py --megabytes 20 --python /tmp/others/bin/python
 
-Exit codes: 0 at most 10 s of the processor and 1 GB for 200 MB, 1 more than that.
+Exit codes: 0 at most 10 s of the processor and 1 GB for 200 MB, shares at most 1 point apart; 1 more than that.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -33,6 +38,16 @@ LAUNCHES = (
 TRACELENS = "from TraceLens import TreePerfAnalyzer as T; T.from_file({!r}).get_df_gpu_timeline()"
 HTA = """from hta.trace_analysis import TraceAnalysis as T
 T(trace_files={{0: {0!r}}}, trace_dir="/").get_temporal_breakdown(visualize=False)"""
+
+SHARES = """import json
+from hta.trace_analysis import TraceAnalysis as T
+found = T(trace_files={{0: {0!r}}}, trace_dir="/")
+idle = found.get_temporal_breakdown(visualize=False)["idle_time_pctg"][0]
+try:
+    hidden = found.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"][0]
+except ValueError:  # without communication
+    hidden = float("nan")
+print(json.dumps([float(idle), float(hidden)]))"""
 
 
 def write_trace(path: Path, size: int) -> int:
@@ -87,11 +102,37 @@ def measured(command: list[str]) -> tuple[float, float, float] | None:
     return None if status else (time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
+def output_of(command: list[str]) -> str:
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+
+
+def compare_shares(traces: list[Path], python: str) -> int:
+    """Print the shares of each trace by both programs; return 1 if two are more than 1 point apart."""
+    print("| trace | idle, tprimat | idle, HTA | hidden, tprimat | hidden, HTA |\n|---|---:|---:|---:|---:|")
+    apart = 0.0
+    for path in traces:
+        ours = output_of([sys.executable, "-m", "tensorprimat", "explain", "--whole", "--json", str(path)])
+        theirs = output_of([python, "-c", SHARES.format(str(path))])
+        if not ours or not theirs:
+            print(f"| {path.name} | {'' if ours else 'refused'} | {'' if theirs else 'refused'} | | |")
+            continue
+        span = json.loads(ours)["sides"][0]["span"]
+        own = [math.nan if share is None else 100 * share for share in (span["idle_share"], span["overlap_share"])]
+        pairs = list(zip(own, json.loads(theirs.splitlines()[-1]), strict=True))
+        apart = max([apart, *(abs(one - other) for one, other in pairs if not math.isnan(one + other))])
+        cells = [f"{share:.1f}" if share == share else "–" for pair in pairs for share in pair]
+        print(f"| {path.name} | {' | '.join(cells)} |", flush=True)
+    return int(apart > 1)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, default=200)
     parser.add_argument("--python", default=sys.executable, help="Python that has TraceLens and HolisticTraceAnalysis")
+    parser.add_argument("--traces", type=Path, nargs="+", help="traces whose shares are compared")
     flags = parser.parse_args()
+    if flags.traces:
+        return compare_shares([path.absolute() for path in flags.traces], flags.python)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "synthetic.json"
         events = write_trace(path, round(flags.megabytes * 1e6))

@@ -29,11 +29,12 @@ class ChromeTrace:
         self.host(f"ProfilerStep#{number}", start, end, category="user_annotation")
 
     def kernel(self, name: str, start: float, end: float, *, launch: float | None = None, stream: int = 7,
-               category: str = "kernel", thread: int = FORWARD, lost: bool = False, grid: int = 1) -> None:  # fmt: skip
+               category: str = "kernel", thread: int = FORWARD, lost: bool = False, grid: int = 1,
+               call: str = "cudaLaunchKernel") -> None:  # fmt: skip
         """Add a kernel and the call that launched it, by default right before it."""
         self.correlation += 1
         at = start - 5 if launch is None else launch
-        self.host("cudaLaunchKernel", at, at + 1, category="cuda_runtime", thread=thread, correlation=self.correlation)
+        self.host(call, at, at + 1, category="cuda_runtime", thread=thread, correlation=self.correlation)
         if not lost:
             args = {"device": 0, "stream": stream, "correlation": self.correlation, "grid": [grid, 1, 1]}
             self.events.append({"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": start,

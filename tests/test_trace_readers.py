@@ -123,6 +123,25 @@ def test_operators_of_nvtx_are_those_of_the_profiler(tmp_path):
     assert {one.operator.name for one in found.members["products_bf16"]} == {"aten::mm"}
 
 
+def test_a_graph_without_its_kernels_is_named_as_a_whole(tmp_path):
+    nsys(tmp_path / "a.sqlite")
+    with sqlite3.connect(tmp_path / "a.sqlite") as database:
+        columns = "start, end, deviceId, streamId, globalPid, correlationId"
+        database.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE ({columns})")
+        for start in range(10_000, 2_000_000, 700_000):
+            row = (start, start + 80_000)
+            database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?,?,0,7,0,900)", row)
+    assert shown(ledger_at(tmp_path / "a.sqlite"))["graph"] == 80
+
+
+def test_gaps_of_a_trace_without_calls_of_the_host_have_no_reason(tmp_path):
+    rocprof_csv(tmp_path / "1_kernel_trace.csv")
+    (tmp_path / "1_hip_api_trace.csv").unlink()
+    found = ledger_at(tmp_path / "1_kernel_trace.csv")
+    assert shown(found)["gap_unexplained"] > 0
+    assert [notice.code for notice in found.notices] == ["trace_without_calls"]
+
+
 def test_an_export_of_one_process_may_lack_its_number(tmp_path):
     nsys(tmp_path / "a.sqlite")
     with sqlite3.connect(tmp_path / "a.sqlite") as database:

@@ -46,6 +46,17 @@ def test_of_work_at_once_computation_comes_before_communication_before_copies(tm
     assert sum(shown.values()) == pytest.approx(1.0)
 
 
+def test_the_span_of_the_kernels_leaves_out_the_last_mark_and_what_was_launched_before_the_trace(tmp_path):
+    made = ChromeTrace()
+    for number in range(3):
+        made.mark(number, 1000 * number, 1000 * number + 900)
+        made.kernel(GEMM, 1000 * number + 100, 1000 * number + 400)
+        made.kernel("ncclDevKernel_AllGather_RING_LL(x)", 1000 * number + 300, 1000 * number + 600, stream=20)
+    made.events.append({**made.events[-1], "ts": 10, "args": {"device": 0, "stream": 7}})
+    span = ledger(made, tmp_path).span
+    assert (span.seconds, span.idle_share, span.overlap_share) == pytest.approx((1500e-6, 1 / 3, 1 / 3))
+
+
 def test_two_kernels_at_once_share_no_moment(tmp_path):
     made = ChromeTrace()
     made.mark(0, 0, 1000)
@@ -157,12 +168,12 @@ def test_a_step_without_its_kernels_belongs_to_no_other_step(tmp_path):
     assert ledger(made, tmp_path).step_seconds == pytest.approx(usual, rel=0.01)
 
 
-def gap_of(folder: Path, *, launch: float, host: tuple[str, str] | None = None) -> str:
+def gap_of(folder: Path, *, launch: float, host: tuple[str, str] | None = None, **more: str) -> str:
     """Return the class of a gap from 300 to 700 whose kernel was launched at a time."""
     made = ChromeTrace()
     made.mark(0, 0, 1000)
     made.kernel(GEMM, 0, 300, launch=0)
-    made.kernel(GEMM, 700, 1000, launch=launch)
+    made.kernel(GEMM, 700, 1000, launch=launch, **more)
     if host:
         made.host(host[0], 250, 340 if host[1] != "user_annotation" else 700, category=host[1])
     shown = milliseconds(ledger(made, folder))
@@ -172,6 +183,7 @@ def gap_of(folder: Path, *, launch: float, host: tuple[str, str] | None = None) 
 def test_a_gap_has_the_reason_that_the_launch_after_it_shows(tmp_path):
     assert gap_of(tmp_path, launch=690) == "gap_launch"
     assert gap_of(tmp_path, launch=270) == "gap_unexplained"
+    assert gap_of(tmp_path, launch=270, call="cudaGraphLaunch") == "gap_graph"
     assert gap_of(tmp_path, launch=690, host=("cudaStreamSynchronize", "cuda_runtime")) == "gap_synchronisation"
     loading = ("enumerate(DataLoader)#_Iter.__next__", "user_annotation")
     assert gap_of(tmp_path, launch=690, host=loading) == "data_wait"

@@ -267,6 +267,7 @@ def _side(ledger: Ledger, rates: Mapping[str, Rate]) -> dict[str, Any]:
         "rates_missing_because": _without_rates(ledger, rates),
         "unknown_share": rounded(ledger.unknown_share), "closure": rounded(ledger.closure),
         "hidden_communication_seconds": rounded(ledger.hidden_communication),
+        "span": ledger.span and {name: rounded(value) for name, value in vars(ledger.span).items()},
         "patterns": [notice.for_programs().model_dump(include={"code", "values"}) for notice in patterns_of(ledger)],
         "notices": list(map(str, ledger.notices)),
     }  # fmt: skip

@@ -16,6 +16,8 @@ from tensorprimat.traces.recording import HostCall, Recording
 _OF_OPERATOR = re.compile(r",? (seq|op_id) = \d+.*$")
 """End of a range of torch.autograd.profiler.emit_nvtx: "aten::mm, seq = 12, op_id = 345"."""
 _RANGE_TYPES = (59, 60)  # NvtxPushPopRange and NvtxStartEndRange (ENUM_NSYS_EVENT_TYPE)
+_NAMES = {"GRAPH_TRACE": "CUDA graph", "MEMCPY": "Memcpy", "MEMSET": "Memset"}
+"""Tables of work without names; of a graph as a whole unless nsys records its nodes (--cuda-graph-trace=node)."""
 _OF_PROCESS = ~0xFFFFFF  # bits of a global thread id that name the process
 
 
@@ -59,11 +61,12 @@ def _of_nsys(database: sqlite3.Connection, tables: set[str], path: Path) -> Reco
         made.calls.append(HostCall(text[name], start / 1e9, end / 1e9, thread, launch(thread, key)))
     columns = "start, end, deviceId, streamId, globalPid, correlationId"
     kinds = {"KERNEL": ("kernel", f"{columns}, demangledName, gridX || ',' || gridY || ',' || gridZ"),
+             "GRAPH_TRACE": ("kernel", f"{columns}, 0, ''"),
              "MEMCPY": ("copy", f"{columns}, copyKind, ''"), "MEMSET": ("memset", f"{columns}, 0, ''")}  # fmt: skip
     for table, (kind, wanted) in kinds.items():
         rows = _rows(database, tables, f"CUPTI_ACTIVITY_KIND_{table}", wanted)
         for start, end, device, stream, process, key, name, grid in rows:
-            shown = text[name] if kind == "kernel" else table.capitalize()
+            shown = text[name] if table == "KERNEL" else _NAMES[table]
             kernel = Kernel(shown, start / 1e9, end / 1e9, str(stream), kind, grid=grid or "")
             made.work.append((device, launch(process, key), kernel))
     ranges = "start, end, globalTid, text, textId, eventType"

@@ -27,7 +27,6 @@ UNEXPLAINED = 0.02  # of a step that unknown kernels and unexplained gaps may ta
 QUEUE_SECONDS = 10e-6  # between two queued kernels: the device's own time; traces of H100 and H200 show 1 to 3 µs
 LAUNCH_SECONDS = 20e-6  # from the host's call to the start on an idle GPU: 5 µs in traces of H100, 17 µs of MI300X
 _AFTER_WAIT = 20e-6  # from the end of the device's work to the end of the host's call that waits for it
-GAPS = ("data_wait", "gap_launch", "gap_synchronisation", "gap_queue", "gap_unexplained")
 
 _Floats = NDArray[np.float64]
 
@@ -44,6 +43,17 @@ class KernelTotal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceSpan:
+    """The time from the first to the last kernel, wherever steps begin: what HolisticTraceAnalysis divides."""
+
+    seconds: float
+    idle_share: float
+    """Share of it in which nothing ran."""
+    overlap_share: float | None
+    """Share of the communication that ran while something was computed; None without communication."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ledger:
     """The account of a trace's steps."""
 
@@ -55,6 +65,8 @@ class Ledger:
     """Kernels of each class, the longest first."""
     hidden_communication: float
     """Seconds of a step in which communication ran while something was computed."""
+    span: DeviceSpan | None = None
+    """None on a CPU."""
     members: Mapping[str, tuple[Kernel, ...]] = field(default_factory=dict)
     """Kernels of each class that start within the steps."""
     notices: tuple[Notice, ...] = ()
@@ -125,9 +137,29 @@ def ledger_of(trace: Trace, *, whole: bool = False) -> Ledger:
         items[name].append(KernelTotal(name=kernel_name, seconds=time / count, launches=total / count))
     made = Ledger(
         trace=trace, steps=steps, by_step=tuple(by_step), items={name: tuple(found) for name, found in items.items()},
-        hidden_communication=hidden / count, members={name: tuple(found) for name, found in members.items()},
+        hidden_communication=hidden / count, span=_span(trace, starts, ends, rank),
+        members={name: tuple(found) for name, found in members.items()},
     )  # fmt: skip
     return Ledger(**{**vars(made), "notices": (*trace.notices, *_notices(made))})
+
+
+def _span(trace: Trace, starts: _Floats, ends: _Floats, rank: NDArray[np.int64]) -> DeviceSpan | None:
+    """Return the span of a trace's kernels; of several marked steps, of those that are surely complete.
+
+    The kernels of the last mark may be missing, and those launched before the trace are only partly in it.
+    """
+    if len(trace.marks) > 1:
+        last = trace.marks[-1].start
+        chosen = [one.launched is not None and one.launched < last for one in trace.kernels]
+        starts, ends, rank = starts[chosen], ends[chosen], rank[chosen]
+    if trace.on_cpu or not len(starts):
+        return None
+    own, hidden = _exclusive(starts, ends, rank)
+    seconds, shown = float(ends.max() - starts.min()), float(own[rank == 1].sum())
+    return DeviceSpan(
+        seconds=seconds, idle_share=1 - float(own.sum()) / seconds,
+        overlap_share=hidden / (hidden + shown) if hidden + shown else None,
+    )  # fmt: skip
 
 
 def with_clock_of(ledger: Ledger, result: Result | None) -> Ledger:
@@ -151,7 +183,10 @@ def _notices(ledger: Ledger) -> list[Notice]:
     found = []
     open_share = ledger.unknown_share + ledger.classes.get("gap_unexplained", 0.0) / ledger.step_seconds
     if open_share > UNEXPLAINED:
-        found.append(Notice("trace_unexplained", "ledger", share=open_share))
+        has_calls = any(one.launched is not None for one in ledger.trace.kernels)
+        found.append(Notice("trace_unexplained" if has_calls else "trace_without_calls", "ledger", share=open_share))
+    if (of_graphs := ledger.classes.get("gap_graph", 0.0) / ledger.step_seconds) > UNEXPLAINED:
+        found.append(Notice("trace_graphs", "ledger", share=of_graphs))
     if ledger.closure is not None and abs(ledger.closure) > CLOSURE:
         found.append(Notice("trace_not_closed", "ledger", off=abs(ledger.closure)))
     if ledger.steps.by == "repetition":
@@ -235,7 +270,8 @@ def _reasons(trace: Trace, start: float, end: float, kernel: Kernel | None) -> l
         late = 0.0 if kernel.queued is None else min(rest, max(0.0, kernel.queued + LAUNCH_SECONDS - start))
         if rest > QUEUE_SECONDS and late:
             parts, rest = [*parts, ("gap_launch", late)], rest - late
-        return [*parts, ("gap_queue" if rest <= QUEUE_SECONDS else "gap_unexplained", rest)]
+        unknown = "gap_graph" if kernel.in_graph else "gap_unexplained"
+        return [*parts, ("gap_queue" if rest <= QUEUE_SECONDS else unknown, rest)]
     waited = any(wait.start < start <= wait.end + _AFTER_WAIT and wait.end <= end for wait in trace.waits)
     return [*parts, ("gap_synchronisation" if waited else "gap_launch", rest)]
 

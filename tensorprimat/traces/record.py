@@ -73,6 +73,8 @@ class Kernel:
     """Start of the host's call that launched it; None where the trace has none."""
     queued: float | None = None
     """End of that call."""
+    in_graph: bool = False
+    """True if that call launched a CUDA graph."""
     operator: Operator | None = None
     grid: str = ""
     bytes: float | None = None

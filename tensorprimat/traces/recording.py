@@ -18,6 +18,7 @@ _MARKS = (
 )
 """Ranges that mark a step: of PyTorch's profiler, of a program's own, of an inference server; the first that occur."""
 _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunch|GraphLaunch|urEnqueueKernelLaunch", re.IGNORECASE)
+_GRAPH = "GraphLaunch"
 _WAIT = re.compile(r"(Stream|Device|Event)Synchronize|urQueueFinish|urEventWait")
 _DATA = re.compile(r"DataLoader.*__next__")
 
@@ -67,7 +68,7 @@ class Recording:
             if call is not None:
                 seen.add(key)
                 launching[device].add(call.thread)
-                kernel.launched, kernel.queued = call.start, call.end
+                kernel.launched, kernel.queued, kernel.in_graph = call.start, call.end, _GRAPH in call.name
                 kernel.operator = innermost(threads.get(call.thread, []), starts.get(call.thread, []), call.start)
             devices[device].append(kernel)
         launches = [call for call in by_key.values() if _LAUNCH.search(call.name)]
