@@ -140,6 +140,51 @@ def test_rates_follow_from_shapes_where_the_trace_has_them(tmp_path):
     assert moved["elementwise"].amount == 3 * 2 * 4096**2
 
 
+@in_each(("causal", "times"), [("True", 2), ("False", 4)])
+def test_the_work_of_an_attention_follows_from_its_shapes_and_its_mask(causal, times, tmp_path):
+    dims = [[2, 8, 1024, 128], [2, 2, 1024, 128], [2, 2, 1024, 128]]
+    more = {"Input type": OF_16_BITS * 2, "Concrete Inputs": [*[""] * 4, "True", "0.", causal, "False", ""]}
+    works = ("aten::_scaled_dot_product_cudnn_attention", "cudnn_flash_fprop", 1000.0)
+    rates = rates_of(ledger(step_of(works, **{"Input Dims": dims, **more}), tmp_path), TraceFacts())
+    assert rates["attention_forward"].amount == times * 2 * 8 * 1024**2 * 128
+    more["Concrete Inputs"] = [*[""] * 14, causal, ""]
+    works = ("aten::_scaled_dot_product_cudnn_attention_backward", "cudnn_flash_bprop", 1000.0)
+    rates = rates_of(ledger(step_of(works, **{"Input Dims": [dims[0], *dims], **more}), tmp_path), TraceFacts())
+    assert rates["attention_backward"].amount == 2.5 * times * 2 * 8 * 1024**2 * 128
+
+
+def of_h200(name: str, plan: str = "") -> dict[str, float]:
+    """Return the work of a step of a trace of perf/gpu_traces.py, from the model that ran."""
+    shape = LLAMA.shape.model_copy(update={"num_layers": 4, "vocab_size": 32_000})
+    facts = TraceFacts(shape=shape, sequence_length=4096, sequences=2, recompute=plan)
+    found = rates_of(ledger_at(Path(__file__).parent / "traces" / f"h200_{name}.trace.json.gz"), facts)
+    return {key: rate.amount for key, rate in found.items()}
+
+
+WIDE, NARROW, MLP = 4096 * 4096, 4096 * 1024, 4096 * 14336
+
+
+@in_each("name", ["bf16_recomputed", "fp8_recomputed"])
+def test_the_work_of_recomputed_products_follows_from_their_number_or_from_the_plan(name):
+    of_step = 2 * 8192 * 4
+    assert of_h200(name)["recomputed_products"] == of_step * (2 * WIDE + 2 * NARROW + 2 * MLP)
+    assert of_h200(name, "full") == of_h200(name)
+    all_but_one = "10 % of activations kept: queries, keys, values, attention, output, gate, up recomputed"
+    assert of_h200(name, all_but_one) == of_h200(name)
+    assert "recomputed_products" not in of_h200(name, "35 % of activations kept: queries, up recomputed")
+
+
+def test_a_recomputed_last_product_is_work_too(shared):
+    found = ledger_at(shared / "gpu" / "h200_all_layers_recomputed.trace.json.gz")
+    assert rates_of(found, LLAMA)["recomputed_products"].amount == 2 * 8192 * 32 * (2 * WIDE + 2 * NARROW + 3 * MLP)
+
+
+def test_products_of_layers_and_head_in_two_precisions_share_the_work_of_the_model():
+    amounts, once = of_h200("fp8"), of_h200("bf16_a")
+    assert amounts["products_bf16"] == 6 * 8192 * 4096 * 32_000
+    assert amounts["products_fp8"] + amounts["products_bf16"] == once["products_bf16"]
+
+
 def test_a_rate_above_the_peak_is_no_rate(tmp_path):
     shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": OF_16_BITS}
     assert not rates_of(ledger(step_of(("aten::mm", GEMM, 100.0), **shapes), tmp_path), TraceFacts())
@@ -149,6 +194,9 @@ def test_without_shapes_and_a_model_there_is_no_rate_and_the_reason_is_said(tmp_
     assert main(["explain", str(training().write(tmp_path / "a.json"))]) == 0
     assert "no rates: the trace has no shapes" in " ".join(capsys.readouterr().out.split())
     assert not rates_of(ledger(training(extra={ADAM: 5}), tmp_path), TraceFacts())
+    shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": OF_16_BITS}
+    assert main(["explain", str(step_of(BULK, (*ATTENTION[:2], 500), **shapes).write(tmp_path / "a.json"))]) == 0
+    assert "no rate of attention, forward: neither shapes" in " ".join(capsys.readouterr().out.split())
 
 
 @in_each(("kernel", "peak"), [(GEMM, 989.4e12), ("ampere_sgemm_128x128_tn", 66.9e12), ("unheard_of_kernel", None)])

@@ -149,6 +149,24 @@ def test_an_export_of_one_process_may_lack_its_number(tmp_path):
     assert shown(ledger_at(tmp_path / "a.sqlite"))["products_bf16"] == 300
 
 
+def test_a_report_of_nsight_systems_is_exported_by_its_own_program(tmp_path, monkeypatch, capsys):
+    report = tmp_path / "a.nsys-rep"
+    report.write_bytes(b"QUADD")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["explain", str(report)]) == 2
+    assert capsys.readouterr().err.strip().endswith("convert it with nsys export --type sqlite where nsys is installed")
+    nsys(tmp_path / "made.sqlite")
+    program = tmp_path / "nsys"
+    program.write_text(f'#!/bin/sh\n[ "$1 $2 $3 $4" = "export -t sqlite -o" ] && /bin/cp {tmp_path}/made.sqlite "$5"\n')
+    program.chmod(0o755)
+    found = ledger_at(report)
+    assert shown(found) == shown(ledger_at(tmp_path / "made.sqlite"))
+    assert found.trace.path == str(report)
+    program.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(InputError, match="nsys export made nothing of it"):
+        ledger_at(report)
+
+
 def test_a_database_of_another_program_is_refused(tmp_path):
     with sqlite3.connect(tmp_path / "other.sqlite") as database:
         database.execute("CREATE TABLE songs (title)")

@@ -33,6 +33,8 @@ _PROFILED = (
     "A profiler slows a training down: these times explain a speed, and are none. Compare speeds of runs without it."
 )
 _LEAST_SHARE = 0.0005  # of a step, of a class that is shown
+_LEAST_RATED = 0.02  # of a step, of a class whose missing rate is worth a sentence
+_RATED = ("products", "recomputed_products", "attention_forward", "attention_backward", "recomputed_attention")
 _MOST_KERNELS = 2  # shown below a class of the difference
 _LEAST_EXPLAINED = 0.05  # of the difference of the steps, of a class with its kernels
 _LEAST_KERNEL = 0.1  # of the difference of a class, of a kernel that is shown below it
@@ -141,7 +143,7 @@ def difference_table(difference: LedgerDifference) -> Table:
 def rates_table(rates: Sequence[Mapping[str, Rate]]) -> Table | None:
     """Return the work of classes and the rate of each side; None without rates on both sides."""
     rows = []
-    for name in sorted(rates[0].keys() & rates[1].keys(), key=place_of):
+    for name in sorted(rates[0].keys() & rates[1].keys(), key=lambda name: (place_of(name), name)):
         both = [side[name] for side in rates]
         amounts = [with_prefix(rate.unit)(quantities.to_digits(rate.amount, 3)) for rate in both]
         texts = [
@@ -303,9 +305,13 @@ def print_explanation(
 
 
 def _without_rates(ledger: Ledger, rates: Mapping[str, Rate]) -> str | None:
-    """Return why a ledger has no rates; None if it has any."""
+    """Return why a ledger has no rates, or none of classes that take much of the step; None if it has them."""
     if rates:
-        return None
+        least = _LEAST_RATED * ledger.step_seconds
+        missing = [class_title(name) for name, time in ledger.classes.items()
+                   if time >= least and name not in rates and name.startswith(_RATED)]  # fmt: skip
+        text = "no rate of {}: neither shapes nor the model give this work; record shapes (record_shapes=True)"
+        return text.format(quantities.listed(missing)) if missing else None
     if ledger.trace.has_shapes:
         return "no rates: the shapes in the trace do not give the work of a class"
     return "no rates: the trace has no shapes; record them (record_shapes=True), or give --model and --sequence-length"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.traces.record import Kernel, Operator, Trace
+from tensorprimat.traces.record import SDPA, Kernel, Operator, Trace
 from tensorprimat.traces.recording import HostCall, Recording
 
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
@@ -29,6 +29,7 @@ class _Args(msgspec.Struct, gc=False):
     forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw())
     grid: msgspec.Raw = msgspec.Raw()
 
 
@@ -81,6 +82,8 @@ def read_kineto(data: bytes, path: Path) -> list[Trace]:
             operator.shapes, operator.types = (
                 kept.setdefault(text, text) for text in (bytes(args.dims), bytes(args.types))
             )
+            if name.startswith(SDPA):
+                operator.values = bytes(args.values)
             made.ranges[one.pid, one.tid].append(operator)
     return made.traces()
 

@@ -14,6 +14,8 @@ from tensorprimat.core.notices import Notice
 
 BACKWARD = re.compile(r"Backward\d*$|^autograd::engine::evaluate_function")
 """Operators of autograd's backward pass."""
+SDPA = "aten::_scaled_dot_product_"
+"""Begin of the names of PyTorch's operators of an attention."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +34,8 @@ class Operator:
     """Shapes of its inputs as JSON, as the profiler recorded them; empty where it did not."""
     types: bytes = b""
     """Types of its inputs likewise."""
+    values: bytes = b""
+    """Values of its scalar inputs likewise, of an attention only."""
     _chain: tuple[str, ...] | None = None
     _is_backward: bool | None = None
 

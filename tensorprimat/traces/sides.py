@@ -159,5 +159,6 @@ def _facts_of(result: Result | None) -> TraceFacts:
     if any(size not in (None, 1) for size in split) or sequences < 1 or sequences != int(sequences):
         return TraceFacts(clock_hz=clock)
     return TraceFacts(
-        shape=result.model.shape, sequence_length=config.sequence_length, sequences=int(sequences), clock_hz=clock
-    )
+        shape=result.model.shape, sequence_length=config.sequence_length, sequences=int(sequences), clock_hz=clock,
+        recompute=config.recompute or "",
+    )  # fmt: skip

@@ -13,21 +13,25 @@ from typing import Any
 from tensorprimat.core import catalogue
 from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.result import ModelShape
-from tensorprimat.models import flops, presets
+from tensorprimat.models import flops, presets, recompute
 from tensorprimat.traces.classes import MATRIX_PRODUCTS
 from tensorprimat.traces.ledger import Ledger
-from tensorprimat.traces.record import Kernel, Operator
+from tensorprimat.traces.record import SDPA, Kernel, Operator
 
 _BACKWARD_ATTENTION = 2.5  # products of FlashAttention's backward kernel to those of forward: five to two
 _ADAM_PASSES = 7  # over the parameters: reads of weight, gradient and two moments, writes of weight and moments
 _CLIP_PASSES = 3  # a read for the norm, a read and a write for the scaling
+_OFF = 0.1  # products of a layer, by which a count may miss a plan's
 _MOST_RATE = 1.05  # of a peak: a rate above shows that the work is not that of the model
 _BYTES = {"c10::BFloat16": 2, "c10::Half": 2, "float": 4, "double": 8, "long int": 8, "int": 4, "bool": 1,
           "unsigned char": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1}  # fmt: skip
 _OF_MEMORY = ("normalisation", "activation", "quantisation", "elementwise")
 _FIRST = {"aten::mm": 0, "aten::bmm": 0, "aten::_scaled_mm": 0, "aten::addmm": 1, "aten::addmm_": 1, "aten::baddbmm": 1}
 """Product → place of its first matrix among its inputs."""
-
+_IS_CAUSAL = {"flash_attention": 4, "flash_attention_for_cpu": 4, "efficient_attention": 6, "cudnn_attention": 6,
+              "fused_attention_overrideable": 5, "flash_attention_backward": 11, "flash_attention_for_cpu_backward": 7,
+              "efficient_attention_backward": 11, "cudnn_attention_backward": 14}  # fmt: skip
+"""Operator of an attention → place of is_causal among its inputs (native_functions.yaml of PyTorch 2.13)."""
 
 OF_BATCHES = ("aten::bmm", "aten::baddbmm")
 """Products of an attention that runs as products; the weights have none of them."""
@@ -41,6 +45,8 @@ class TraceFacts:
     sequence_length: int | None = None
     sequences: int = 1
     """Sequences of a step on one GPU."""
+    recompute: str = ""
+    """Plan of recomputation, in the words of the result."""
     clock_hz: float | None = None
     """Mean clock of the GPU."""
     preflight: Preflight | None = None
@@ -95,33 +101,55 @@ def least_bytes(operator: Operator | None) -> float | None:
     return float(sum(sizes) + (0 if operator.name.startswith("triton_") else max(sizes)))
 
 
-def _total(kernels: Iterable[Kernel], amount: Callable[[Operator | None], float | None]) -> float | None:
-    """Return the work of the operators that launched these kernels; None where that of one is unknown."""
-    operators = {id(kernel.operator): kernel.operator for kernel in kernels}
-    counted = [amount(one) for one in operators.values()]
+def attention_flops(operator: Operator | None) -> float | None:
+    """Return the FLOPs of an attention from its shapes and its mask; None where the trace has none.
+
+    A mask that is a matrix saves no work.
+    """
+    name = operator.name.removeprefix(SDPA) if operator else ""
+    if operator is None or name not in _IS_CAUSAL or not operator.values:
+        return None
+    of_backward = name.endswith("_backward")  # its first input is the gradient of the output
+    query, key, value = (shape for shape, _ in inputs_of(operator.shapes, operator.types)[of_backward:][:3])
+    causal = json.loads(operator.values)[_IS_CAUSAL[name]]
+    if {len(query), len(key), len(value)} != {4} or causal not in ("True", "False"):
+        return None
+    total: float = 2.0 * math.prod(query[:3]) * key[2] * (query[3] + value[3])  # batch, heads, tokens, width of a head
+    return total * (0.5 if causal == "True" else 1.0) * (_BACKWARD_ATTENTION if of_backward else 1.0)
+
+
+def _attention_of(kernel: Kernel) -> Operator | None:
+    """Return PyTorch's operator of an attention around the launch of a kernel."""
+    operator = kernel.operator
+    while operator is not None and not operator.name.startswith(SDPA):
+        operator = operator.parent
+    return operator
+
+
+def _total(operators: Iterable[Operator | None], amount: Callable[[Operator | None], float | None]) -> float | None:
+    """Return the work of operators that launched kernels; None where that of one is unknown."""
+    counted = [amount(one) for one in {id(one): one for one in operators}.values()]
     known = [one for one in counted if one is not None]
     return sum(known) if known and len(known) == len(counted) else None
 
 
 def first_flops(ledger: Ledger) -> float | None:
     """Return the FLOPs of the products of a step with the weights, without repeated ones; None without shapes."""
-    kernels = [
-        one
+    operators = [
+        one.operator
         for name, found in ledger.members.items()
         if name.startswith(MATRIX_PRODUCTS)
         for one in found
         if not (one.operator and one.operator.name in OF_BATCHES)
     ]
-    total = _total(kernels, product_flops) if ledger.trace.has_shapes else None
+    total = _total(operators, product_flops) if ledger.trace.has_shapes else None
     return None if total is None else total / len(ledger.by_step)
 
 
 def attended_tokens(ledger: Ledger) -> int | None:
     """Return the tokens of a sequence from the query of the first attention; None where the trace has no shapes."""
     for kernel in ledger.members.get("attention_forward", ()):
-        operator = kernel.operator
-        while operator is not None and not operator.name.startswith("aten::_scaled_dot_product_"):
-            operator = operator.parent
+        operator = _attention_of(kernel)
         for shape, _ in inputs_of(operator.shapes, operator.types)[:1] if operator else ():
             if len(shape) == 4:  # batch, heads, tokens, width of a head
                 return int(shape[2])
@@ -171,11 +199,16 @@ def _of_shapes(ledger: Ledger) -> dict[str, tuple[float, str]]:
     """Return the work of classes from the shapes of the trace."""
     found = {}
     for name, kernels in ledger.members.items() if ledger.trace.has_shapes else ():
-        products = name.startswith((MATRIX_PRODUCTS, "recomputed_products"))
-        if products or (name in _OF_MEMORY and not ledger.trace.on_cpu):  # there operators contain one another
-            total = _total(kernels, product_flops if products else least_bytes)
-            if total is not None:
-                found[name] = (total / len(ledger.by_step), "FLOP" if products else "B")
+        total, unit = None, "FLOP"
+        if name.startswith((MATRIX_PRODUCTS, "recomputed_products")):
+            total = _total((one.operator for one in kernels), product_flops)
+        elif name in ("attention_forward", "attention_backward", "recomputed_attention"):
+            around = [one for one in map(_attention_of, kernels) if one or not ledger.trace.on_cpu]
+            total = _total(around, attention_flops)
+        elif name in _OF_MEMORY and not ledger.trace.on_cpu:  # there operators contain one another
+            total, unit = _total((one.operator for one in kernels), least_bytes), "B"
+        if total is not None:
+            found[name] = (total / len(ledger.by_step), unit)
     return found
 
 
@@ -193,17 +226,47 @@ def _of_model(ledger: Ledger, facts: TraceFacts) -> dict[str, tuple[float, str]]
     layers, again = ledger.launches("attention_forward"), ledger.launches("recomputed_attention")
     if layers and again:
         found["recomputed_attention"] = (attention * again / layers, "FLOP")
+    if (repeated := _repeated_weights(ledger, facts.shape, facts.recompute)) is not None:
+        found["recomputed_products"] = (2 * repeated * tokens, "FLOP")
     products = {name: time for name, time in ledger.classes.items() if name.startswith(MATRIX_PRODUCTS)}
-    if products:
-        largest = max(products, key=lambda name: products[name])
-        if products[largest] > 0.99 * sum(products.values()):  # of products in two precisions, the model gives no share
-            found[largest] = ((6 if trains else 2) * weights * tokens, "FLOP")
+    least = 0.01 * sum(products.values())  # less are others, such as of the angles of rotary embeddings in fp32
+    main = sorted((name for name, time in products.items() if time > least), key=lambda name: -products[name])
+    per_weight = (6 if trains else 2) * tokens
+    if len(main) == 1:
+        found[main[0]] = (per_weight * weights, "FLOP")
+    elif len(main) == 2 and layers and ledger.launches(main[0]) % (3 * layers) == 0:  # equally many in each layer:
+        head = facts.shape.hidden_size * facts.shape.vocab_size  # the other precision is that of the head
+        found |= {main[0]: (per_weight * (weights - head), "FLOP"), main[1]: (per_weight * head, "FLOP")}
     if ledger.trace.world_size in (None, 1):
         parameters = presets.parameters(facts.shape)
         for name, passes in (("optimizer", _ADAM_PASSES), ("clipping", _CLIP_PASSES)):
             if size := _state_bytes(ledger, name):
                 found[name] = (passes * parameters * size, "B")
     return found
+
+
+def _repeated_weights(ledger: Ledger, shape: ModelShape, plan: str) -> float | None:
+    """Return the weights whose products the backward pass repeats; None where their number fits no plan.
+
+    By the operations of the plan, or where it is unknown or of whole layers: all products of the layers whose attention
+    is repeated, or all but the last.
+    """
+    layers, products = ledger.launches("attention_forward"), ledger.launches("recomputed_products")
+    if not layers or not products or not recompute.is_plannable(shape):
+        return None
+    operations = recompute.operations_of(shape, sequence_length=1, width=1)
+    weights = {name: operations[name].flops_per_token / 2 for name in recompute.PRODUCTS[:-1]}
+    chosen = [one for one in recompute.recomputed_operations(plan) or () if one in weights]
+    if chosen and plan != recompute.ALL_LAYERS:
+        fits = abs(products / layers - len(chosen)) < _OFF
+        return sum(weights[name] for name in chosen) * shape.num_layers if fits else None
+    again = ledger.launches("recomputed_attention")
+    of_layer = ledger.launches(MATRIX_PRODUCTS) // (3 * layers)  # forward, and two in backward; the head has fewer
+    left_out = of_layer - products / again if again else math.inf
+    if min(abs(left_out), abs(left_out - 1)) > _OFF:
+        return None
+    last = weights["up"] if left_out < _OFF else 0.0  # the last product is as large
+    return (sum(weights.values()) + last) * shape.num_layers * again / layers
 
 
 def _state_bytes(ledger: Ledger, name: str) -> int | None:
