@@ -127,7 +127,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "engines/torch/engine.py": {"--spec", "--result", "--wait"},
     "engines/primus/checkout.py": {"--showproductname", "--asic", "--config"},
     "engines/cluster/submission.py": {"--cluster", "--folder", "--spec", "--result", "--archive"},
-    "traces/reading.py": {"--type", "--output-format"},  # of nsys and rocprofv3
+    "traces/readers.py": {"--type", "--output-format"},  # of nsys and rocprofv3
     "measure/grid.py": {"sweep --label"},  # echo
     "logs/metric_names.py": {"--map"},  # echo: only extract takes it
     "cli/shared_options.py": {"run --price", "run --warmup"},  # each option is for the commands that take it

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.traces.record import SDPA, Kernel, Operator, Trace
-from tensorprimat.traces.recording import HostCall, Recording
+from tensorprimat.traces.record import SDPA, HostCall, Kernel, Operator, Recording, Trace
 
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "memset"}
 _HOST_CALLS = {"cuda_runtime", "cuda_driver", "xpu_runtime", "runtime"}

@@ -14,7 +14,7 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result
 from tensorprimat.models.shapes import parse_shape
 from tensorprimat.traces.ledger import Ledger, ledger_of
-from tensorprimat.traces.reading import ENDINGS, read_traces
+from tensorprimat.traces.readers import ENDINGS, read_traces
 from tensorprimat.traces.work import TraceFacts
 
 _OF_INVOCATION = re.compile(r"_\d{8}_\d{6}_\d+_")
