@@ -30,9 +30,10 @@ MAY_IMPORT = {
     "traces": BASE,
     "engines": BASE | {"logs", "machine"},
     "measure": BASE | {"machine", "engines"},
+    "bundles": BASE | {"logs", "machine", "analysis"},
     "reports": BASE | {"analysis", "traces"},
     "session": BASE | {"logs", "machine", "engines", "measure", "analysis", "traces"},
-    "cli": BASE | {"logs", "machine", "engines", "measure", "analysis", "traces", "reports", "session"},
+    "cli": BASE | {"logs", "machine", "engines", "measure", "analysis", "traces", "reports", "session", "bundles"},
 }
 TRAINING_STACK = {"torch", "lightning", "pytorch_lightning", "nemo", "nemo_run", "pynvml", "amdsmi", "transformers"}
 TRAINING_ROOMS = {"machine", "engines", "measure"}
@@ -192,7 +193,7 @@ class Refuse:
             raise ImportError('not on this laptop: ' + name)
 sys.meta_path.insert(0, Refuse())
 import importlib, pkgutil, tensorprimat
-for room in ('core', 'models', 'system', 'logs', 'analysis', 'traces', 'reports', 'session', 'cli'):
+for room in ('core', 'models', 'system', 'logs', 'analysis', 'traces', 'reports', 'session', 'bundles', 'cli'):
     package = importlib.import_module('tensorprimat.' + room)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
         importlib.import_module(module.name)

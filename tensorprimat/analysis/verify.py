@@ -12,14 +12,15 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from tensorprimat.core import micro_result, preflight, series, store
 from tensorprimat.core.errors import InputError, MissingFileError
+from tensorprimat.core.provenance import Source
 from tensorprimat.core.quantities import as_stated, counted
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.summary import summarise
@@ -34,14 +35,16 @@ MOST_FIGURES = 5  # named in one sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Logs:
+class LogPlaces:
     """Files among which the logs of results are searched: by name, and by size for logs that were renamed."""
 
     by_name: Mapping[str, Sequence[Path]]
     by_size: Mapping[int, Sequence[Path]]
     has_folders: bool
     """True if the user named the folders with --logs."""
-    digest: Callable[[Path], str | None] = field(default_factory=lambda: cache(_digest))
+    originals: Mapping[str, str]
+    """Of a bundle: hash of each redacted file → that of the file before."""
+    digest: Callable[[Path], str | None]
     """Returns the hash of a file, computed once for all results that name it; None for a file that cannot be read."""
 
 
@@ -54,10 +57,12 @@ class Finding:
     says: str
 
 
-def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
+def verify(folder: Path, *, logs: Sequence[Path] = (), originals: Mapping[str, str] | None = None) -> list[Finding]:
     """Verify every result, cell and series file of a folder and the folders in it.
 
-    logs: further folders for logs of the results, found by name or hash. Raises InputError for one that is no folder.
+    logs: further folders for logs of the results, found by name or hash. originals: of a bundle, the hash of each
+    redacted file → that of the file before; a log that is not in it is not missing. Raises InputError for one that is
+    no folder.
     """
     for one in (folder, *logs):
         if why := regular.refused_listing(one):
@@ -68,8 +73,7 @@ def verify(folder: Path, *, logs: Sequence[Path] = ()) -> list[Finding]:
         Finding(path=Path(error.filename), state="differs", says=f"cannot be read: {error.strerror or error}")
         for error in unread
     ]
-    places = _logs([*files, *_flat(folder.parent), *_flat(Path()), *(file for log in logs for file in _files(log))],
-                   has_folders=bool(logs))  # fmt: skip
+    places = log_places(folder, logs, originals)
     named: set[Path] = set()
     for path in files:
         if path.suffix == ".json":
@@ -94,17 +98,34 @@ def _flat(folder: Path) -> list[Path]:
         return []
 
 
-def _logs(paths: Iterable[Path], *, has_folders: bool) -> _Logs:
+def log_places(folder: Path, logs: Sequence[Path] = (), originals: Mapping[str, str] | None = None) -> LogPlaces:
+    """Return the files among which the logs of a folder's results are searched; parameters as `verify`."""
+    further = (file for log in logs for file in _files(log))
+    paths = [*_files(folder), *_flat(folder.parent), *_flat(Path()), *further]
     names: dict[str, list[Path]] = {}
     sizes: dict[int, list[Path]] = {}
     for path in dict.fromkeys(paths):
         if path.suffix != ".json" and (size := _size(path)) is not None:
             names.setdefault(path.name, []).append(path)
             sizes.setdefault(size, []).append(path)
-    return _Logs(by_name=names, by_size=sizes, has_folders=has_folders)
+    return LogPlaces(
+        by_name=names,
+        by_size=sizes,
+        has_folders=bool(logs) and originals is None,
+        originals=originals or {},
+        digest=cache(lambda file: (originals or {}).get(own := _digest(file) or "", own) or None),
+    )
 
 
-def _document_or_error(path: Path, places: _Logs, named: set[Path]) -> list[Finding]:
+def found_log(source: Source, places: LogPlaces) -> tuple[Path | None, list[Path]]:
+    """Return the log with the hash of a source, None if there is none, and the files with its name."""
+    files = [Path(source.file)] if Path(source.file).is_absolute() else []
+    files = [file for file in [*files, *places.by_name.get(Path(source.file).name, ())] if os.path.isfile(file)]
+    others = () if source.size_bytes is None else places.by_size.get(source.size_bytes, ())
+    return next((file for file in [*files, *others] if places.digest(file) == source.sha256), None), files
+
+
+def _document_or_error(path: Path, places: LogPlaces, named: set[Path]) -> list[Finding]:
     """Return the findings about one JSON file; an error of its reader is a finding, too."""
     try:
         with regular.naming_file(path):
@@ -114,7 +135,7 @@ def _document_or_error(path: Path, places: _Logs, named: set[Path]) -> list[Find
         return [Finding(path=path, state=state, says=error.what)]
 
 
-def _document(path: Path, places: _Logs, named: set[Path]) -> Iterator[Finding]:
+def _document(path: Path, places: LogPlaces, named: set[Path]) -> Iterator[Finding]:
     """Verify one JSON file, and add the series file that it names to `named`."""
     try:
         document = store.read_json(path)
@@ -136,7 +157,7 @@ def _document(path: Path, places: _Logs, named: set[Path]) -> Iterator[Finding]:
         yield Finding(path=path, state="foreign", says="JSON that is not a result, cell, preflight or report")
 
 
-def _result(path: Path, document: dict[str, Any], places: _Logs) -> Iterator[Finding]:
+def _result(path: Path, document: dict[str, Any], places: LogPlaces) -> Iterator[Finding]:
     result = store.load(path)
     if document.get("schema_version") != SCHEMA_VERSION:
         yield Finding(path=path, state="unchecked", says="written by an older version; its figures are not comparable")
@@ -225,19 +246,17 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _sources(path: Path, result: Result, places: _Logs) -> Iterator[Finding]:
+def _sources(path: Path, result: Result, places: LogPlaces) -> Iterator[Finding]:
     """Find the logs that a result was read from, by name or size, and compare their hashes with the stated ones."""
     for source in result.provenance.sources:
         if source.sha256 is None:
             continue
         name = Path(source.file).name
-        files = [Path(source.file)] if Path(source.file).is_absolute() else []
-        files = [file for file in [*files, *places.by_name.get(name, ())] if os.path.isfile(file)]
-        others = () if source.size_bytes is None else places.by_size.get(source.size_bytes, ())
-        found = next((file for file in [*files, *others] if places.digest(file) == source.sha256), None)
+        found, files = found_log(source, places)
         if found is not None:
             now = "" if found in files else f" (now {found})"
-            yield Finding(path=path, state="ok", says=f"its log {name}{now} is the one that was read")
+            by = ", by the hash before redaction" if _digest(found) in places.originals else ""
+            yield Finding(path=path, state="ok", says=f"its log {name}{now} is the one that was read{by}")
         elif files:
             where = ", ".join(str(file) for file in files[:MOST_FIGURES])
             changed = f"its log changed since it was read, or is another file: {where}"

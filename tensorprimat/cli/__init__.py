@@ -52,7 +52,8 @@ COMMANDS = {
     "mlperf": "read, list and compare the results of MLPerf Training",
     "project": "project the rate of a result to another number of GPUs",
     "demo": "compare AMD with NVIDIA from bundled results",
-    "verify": "check hashes and figures of a folder of results",
+    "verify": "check hashes and figures of a folder or bundle of results",
+    "bundle": "pack results with logs, hashes and traces into one file",
     "processes": "list processes that use GPU memory; end leftover training",
 }
 """Command → its line in the overview; each is the function `command` in the module of its name in this package."""

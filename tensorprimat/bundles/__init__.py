@@ -1,0 +1,1 @@
+"""Results with their evidence in one file, which anyone can verify without the machine that measured them."""
