@@ -212,6 +212,8 @@ KNOWN = {
     "v5.1/NVIDIA/tyche_ngpu8_ngc25.09_nemo/llama31_8b": 79.325,
     "v5.1/NVIDIA/theia_ngpu8_ngc25.09_nemo/llama31_8b": 67.373,
     "v5.1/NVIDIA/theia_ngpu512_ngc25.09_nemo/llama31_8b": 5.219,
+    "v6.0/AMD/MI355X_EPYC_9575F_primus/llama31_8b": 86.845,
+    "v6.0/GigaComputing/G894-SD3-AAX7_pytorch/llama31_8b": 74.081,
 }
 
 
@@ -225,7 +227,23 @@ def test_the_package_s_library_is_small_and_names_its_sources_and_their_licence(
     assert len(mlperf_library.dump(library).encode()) < 2**20
     assert {source["round"] for source in library.sources} == {entry.round for entry in library.entries}
     assert all(source["licence"] == "Apache-2.0" for source in library.sources)
-    assert all("mlcommons/training_results_" + source["round"] in source["source"] for source in library.sources)
+    assert all("/training_results_" + source["round"] in source["source"] for source in library.sources)
+
+
+def test_a_round_of_which_the_library_contains_a_part_says_so_where_it_is_shown(capsys):
+    library = mlperf_library.bundled()
+    part = {entry.round for entry in library.entries if not all(run.sha256 for run in entry.runs)}
+    for round in {entry.round for entry in library.entries}:
+        assert main(["mlperf", "list", "--round", round]) == 0
+        assert (f"{round} is not complete here: " in capsys.readouterr().err) == (round in part)
+
+
+def test_every_entry_of_a_copy_has_all_its_runs_and_says_that_it_has_no_hashes():
+    copied = [Scored(entry) for entry in mlperf_library.bundled().entries if entry.round == "v6.0"]
+    assert len(copied) >= 8
+    for one in copied:
+        assert (one.missing, one.reason, len(one.entry.runs)) == (0, None, one.expected), one.entry.name
+        assert any("no SHA-256" in note for note in one.entry.notes), one.entry.name
 
 
 @in_each("name", ["v4.1", "v5.0", "v5.1"])

@@ -24,17 +24,18 @@ def test_each_row_shows_the_shortest_time_of_the_vendor_in_that_round(capsys):
     assert {(row["vendor"], row["round"]): row["minutes"] for row in shown} == {
         key: min(minutes) for key, minutes in least.items()
     }
-    assert len(shown) == 5
+    assert len(shown) >= 5
 
 
 def test_each_time_is_divided_by_the_vendors_time_in_the_previous_round(capsys):
     amd = rows(capsys, "compare", "AMD", "--benchmark", "llama2_70b_lora", "--gpus", "8")
-    assert [row["over_before"] is None for row in amd] == [True, False]
+    assert [row["over_before"] is None for row in amd] == [True, False, False]
     assert abs(amd[1]["over_before"] - amd[1]["minutes"] / amd[0]["minutes"]) < 1e-5
 
 
 def test_an_entry_of_the_open_division_is_not_a_record():
-    entries = [one for one in bundled().entries if (one.benchmark, one.num_gpus) == ("llama31_8b", 8)]
+    task = ("v5.1", "llama31_8b", 8)
+    entries = [one for one in bundled().entries if (one.round, one.benchmark, one.num_gpus) == task]
     [before] = fastest_by_round(entries, ["AMD"])
     opened = [replace(one, division="open") if one.name == before.scored.entry.name else one for one in entries]
     [after] = fastest_by_round(opened, ["AMD"])

@@ -7,6 +7,7 @@ first, and entries that repeat the runs of another one count once.
 
 minutes = samples × 1/rate × (time to train / training time) × scaling factor, of the runs that the score averages; each
 factor is averaged over submitters with the weights of the minutes, so that the ratios multiply to the ratio of minutes.
+Where an entry's training time is unknown, the rate is that of the whole time to train, evaluation and set-up included.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from tensorprimat.core.mlperf_library import Entry
 from tensorprimat.core.quantities import shortened_list
 
 FACTORS = ("rate", "samples", "evaluation_and_set_up", "scaling")
+OVERALL_RATE = "rate_with_evaluation"
+COARSE_FACTORS = (OVERALL_RATE, "samples", "scaling")
+"""Factors of entries whose training time is unknown."""
 _STEPS = 200  # halvings and doublings that find the variance between submitters
 _EQUAL = 1e-12  # relative deviation of equal times, from rounding of their logarithms
 
@@ -55,7 +59,7 @@ class TaskSide:
     over_runs: float | None
     """Relative standard deviation of the successful runs of one entry, pooled over entries."""
     factors: Mapping[str, float]
-    """Logarithms of FACTORS; empty where an entry's logs do not state them."""
+    """Logarithms of FACTORS and COARSE_FACTORS, without those that an entry's logs do not state."""
     repeats: tuple[Repeat, ...] = ()
     """Entries that are left out because another one has their runs."""
 
@@ -92,7 +96,10 @@ class TaskComparison:
     sides: tuple[TaskSide, TaskSide]
     ratio: LogEstimate
     parts: Mapping[str, float]
-    """Ratios of FACTORS; empty where a side has none. Their product, the rate inverted, is the ratio of minutes."""
+    """Ratios of FACTORS, or of COARSE_FACTORS where a side has no others; empty where it has none.
+
+    Their product, the rate inverted, is the ratio of minutes.
+    """
     warnings: tuple[TaskWarning, ...] = ()
     level: Level = field(default_factory=lambda: LEVELS["same_task"])
 
@@ -178,11 +185,9 @@ def _compare(sides: Sequence[Sequence[Entry]], task: Task, *, same_round: bool) 
 
 
 def of_sides(task: Task, first: TaskSide, second: TaskSide) -> TaskComparison:
-    parts = {
-        name: math.exp(first.factors[name] - second.factors[name])
-        for name in FACTORS
-        if first.factors and second.factors
-    }
+    shared = first.factors.keys() & second.factors.keys()
+    names = next((some for some in (FACTORS, COARSE_FACTORS) if shared.issuperset(some)), ())
+    parts = {name: math.exp(first.factors[name] - second.factors[name]) for name in names}
     return TaskComparison(
         task=task,
         sides=(first, second),
@@ -325,16 +330,21 @@ def _over_runs(scored: Sequence[Scored]) -> tuple[float, int] | None:
 
 
 def _factors(groups: Mapping[str, Sequence[Scored]], weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the weighted mean of each factor's logarithm, or nothing where one entry's logs do not state one."""
-    total = dict.fromkeys(FACTORS, 0.0)
+    """Return the weighted mean of each factor's logarithm, without those that one entry's logs do not state."""
+    total = dict.fromkeys((*FACTORS, OVERALL_RATE), 0.0)
     for submitter, group in groups.items():
         for one in group:
-            seconds, training, rate = one.seconds, one.training_seconds, one.samples_per_second
-            if not (seconds and training and rate and one.samples and one.entry.scaling_factor):
+            seconds, samples, rate, scaling = one.seconds, one.samples, one.samples_per_second, one.entry.scaling_factor
+            if not (seconds and samples and scaling):
                 return {}
-            values = (rate, one.samples, seconds / training, one.entry.scaling_factor)
-            for name, value in zip(FACTORS, values, strict=True):
-                total[name] += weights[submitter] * math.log(value) / len(group)
+            values = {"samples": samples, "scaling": scaling, OVERALL_RATE: samples / seconds}
+            if rate:
+                values |= {"rate": rate, "evaluation_and_set_up": seconds * rate / samples}
+            total = {
+                name: total[name] + weights[submitter] * math.log(values[name]) / len(group)
+                for name in total
+                if name in values
+            }
     return total
 
 

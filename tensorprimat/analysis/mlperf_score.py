@@ -119,15 +119,10 @@ class Scored:
         return _mean([run.seconds for run in self.counted])
 
     @property
-    def training_seconds(self) -> float | None:
-        """Return the mean seconds of training, without evaluation and set-up."""
-        return _mean([run.training_seconds for run in self.counted])
-
-    @property
     def samples_per_second(self) -> float | None:
-        """Return the sequences per second of training, over the runs of the score."""
-        samples, seconds = self.samples, self.training_seconds
-        return samples / seconds if samples and seconds else None
+        """Return the sequences per second of training, over the runs of the score whose training time is known."""
+        known = [(run.samples, run.training_seconds) for run in self.counted if run.samples and run.training_seconds]
+        return math.fsum(one for one, _ in known) / math.fsum(seconds for _, seconds in known) if known else None
 
     @property
     def tokens_per_second_per_gpu(self) -> float | None:

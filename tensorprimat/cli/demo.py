@@ -14,9 +14,9 @@ ENTRIES = {
     "AMD MI355X": "mlperf:v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b",
     "NVIDIA GB200": "mlperf:v5.1/NVIDIA/tyche_ngpu8_ngc25.09_nemo/llama31_8b",
 }
-"""Each vendor's own entry on eight GPUs."""
-GPUS = ("MI355X", "B200")
-"""GPUs that several submitters entered, for the plot over submitters."""
+"""Each vendor's own entry on eight GPUs, in the newest round with the training time of every run."""
+GPUS = ("MI355X", "B300")
+"""GPUs of the newest round, for the plot over submitters."""
 PICTURE = "mlperf_llama31_8b.png"
 
 
@@ -26,8 +26,8 @@ def command(
 ) -> int:
     """Compare AMD and NVIDIA on Llama 3.1 8B with results of MLPerf Training v5.1 that the package contains.
 
-    Writes the same page and reports as compare, from ten runs on each side, and a plot of all submitters; opens the
-    page if there is a browser. Nothing is trained and nothing is downloaded.
+    Writes the same page and reports as compare, from ten runs on each side, and a plot of all submitters of MI355X and
+    B300 in v6.0; opens the page if there is a browser. Nothing is trained and nothing is downloaded.
 
     \b
     Examples:

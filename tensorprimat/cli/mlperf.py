@@ -57,10 +57,10 @@ def command(
 ) -> int:
     """Read, list and compare the results of MLPerf Training, with all their runs.
 
-    The package holds the language-model results of v4.1, v5.0 and v5.1: facts from the logs of the public rounds. Times
-    to train are scored by the rules of MLPerf: the fastest and the slowest run are dropped, the others are averaged,
-    and the mean is multiplied by the factor in the entry's scaling.json, if it has one; at most one run may
-    fail. Rates are derived from the logs and not verified by MLCommons.
+    The package holds the language-model results of v4.1, v5.0 and v5.1, and a part of v6.0: facts from the logs of the
+    public rounds. Times to train are scored by the rules of MLPerf: the fastest and the slowest run are dropped, the
+    others are averaged, and the mean is multiplied by the factor in the entry's scaling.json, if it has one; at most
+    one run may fail. Rates are derived from the logs and not verified by MLCommons.
 
     list --published also shows the rows of the vendors' published tables. gate --against takes a name from either list.
 
@@ -77,7 +77,7 @@ def command(
       tprimat mlperf list --benchmark llama31_8b --gpus 8
       tprimat mlperf show v5.1/AMD/MI355X
       tprimat mlperf compare MI355X B200 --benchmark llama31_8b --gpus 8
-      tprimat mlperf compare MI355X B200 --benchmark llama31_8b --gpus 8 --price MI355X=2.50,B200=4
+      tprimat mlperf compare MI355X B300 --benchmark llama31_8b --gpus 8 --price MI355X=2.50,B300=4
       tprimat mlperf compare B200 --benchmark llama31_8b --plot scaling.png
       tprimat mlperf compare AMD NVIDIA --benchmark llama2_70b_lora --gpus 8
       tprimat mlperf compare MI300X@v5.0 MI300X@v5.1 --benchmark llama2_70b_lora
@@ -103,7 +103,7 @@ def command(
     from tensorprimat.analysis.mlperf_choice import EntryChoice, choose_entries
     from tensorprimat.analysis.published import choose_baselines
     from tensorprimat.analysis.ratios import checked_confidence
-    from tensorprimat.cli.options import fraction, refuse_unwritable
+    from tensorprimat.cli.options import fraction, refuse_unwritable, say_each
     from tensorprimat.cli.shared_options import typed_prices
     from tensorprimat.core import mlperf_library
     from tensorprimat.reports import mlperf as report
@@ -112,13 +112,15 @@ def command(
     level = checked_confidence(fraction("--confidence", confidence))
     found = mlperf_library.load(library)
     choice = EntryChoice(round=round, benchmark=benchmark, gpu=gpu, num_gpus=gpus, submitter=submitter)
+    chosen = () if published else choose_entries(found, choice)
+    say_each(found.incomplete(chosen))
     if published:
         baselines = choose_baselines(found, choice, names or [])
         print((report.baselines_json if as_json else report.baselines_table)(baselines), end="")
     elif action == "compare":
-        _compare(names or [], choose_entries(found, choice), level, typed_prices(price), as_json=as_json, plot=plot)
+        _compare(names or [], chosen, level, typed_prices(price), as_json=as_json, plot=plot)
     else:
-        _print(action, names or [], choose_entries(found, choice), as_json)
+        _print(action, names or [], chosen, as_json)
     return 0
 
 

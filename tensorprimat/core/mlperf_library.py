@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -35,6 +35,7 @@ class LibraryRun:
 
     file: str
     sha256: str
+    """Empty for a file that could not be read, or was read from a copy without hashes."""
     status: str
     """`success`, another status of run_stop, or the reason why there is no time to train."""
     seconds: float | None = None
@@ -95,7 +96,17 @@ class Library:
 
     entries: tuple[Entry, ...]
     sources: tuple[Mapping[str, Any], ...] = ()
-    """One mapping for each round: round, source, licence, not_read (benchmark → number of files)."""
+    """One mapping for each round: round, source, licence, not_read (benchmark → number of files); where only a part of
+    the round was read, `partial` says which one."""
+
+    def incomplete(self, entries: Sequence[Entry]) -> tuple[str, ...]:
+        """Return a sentence for each round of the entries of which the library contains only a part."""
+        rounds = {entry.round for entry in entries}
+        return tuple(
+            f"{source['round']} is not complete here: {source['partial']}"
+            for source in self.sources
+            if source.get("partial") and source.get("round") in rounds
+        )
 
 
 def dump(library: Library) -> str:

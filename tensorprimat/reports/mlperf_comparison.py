@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tensorprimat.analysis.economics import cost_of_training, cost_ratio, price_of_gpu
-from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
+from tensorprimat.analysis.mlperf_compare import OVERALL_RATE, TaskComparison, TaskSide
 from tensorprimat.analysis.mlperf_scaling import Scaling, ScalingPoint, VendorRound
 from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.scaling_laws import FEWEST_COUNTS, Law
@@ -51,20 +51,26 @@ def verdict_sentence(comparison: TaskComparison, confidence: float) -> str:
         f"{times(math.exp(comparison.ratio.log), 2)} the time{low_high}"
     )
     if not comparison.parts:
-        return (
-            f"{opening}; the logs of one side do not mark samples and training time, so it is not split into factors."
-        )
+        return f"{opening}; the logs of one side do not mark samples, so it is not split into factors."
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
-    scaling = (
-        f", the scaling factors of MLPerf's rules by {fixed(parts['scaling'], 3)}"
-        if abs(parts["scaling"] - 1) >= 0.0005
-        else ""
-    )
+    multiplied = []
+    if OVERALL_RATE in parts:
+        speed = f"{times(parts[OVERALL_RATE], 2)} the samples/s, evaluation and set-up included,"
+    else:
+        speed = f"{times(parts['rate'], 2)} the samples/s"
+        by = fixed(parts["evaluation_and_set_up"], 3)
+        multiplied.append(f"Evaluation and set-up multiply the ratio of times by {by}")
+    if abs(parts["scaling"] - 1) >= 0.0005:
+        scaling = (
+            "the scaling factors of MLPerf's rules"
+            if multiplied
+            else "The scaling factors of MLPerf's rules multiply it"
+        )
+        multiplied.append(f"{scaling} by {fixed(parts['scaling'], 3)}")
+    rest = f" {', '.join(multiplied)}." if multiplied else ""
     return (
-        f"{opening}. {names[0]} has {times(parts['rate'], 2)} the samples/s and needs {times(parts['samples'], 2)} the "
-        f"samples (batch {batches}). Evaluation and set-up multiply the ratio of times by "
-        f"{fixed(parts['evaluation_and_set_up'], 3)}{scaling}."
+        f"{opening}. {names[0]} has {speed} and needs {times(parts['samples'], 2)} the samples (batch {batches}).{rest}"
     )
 
 

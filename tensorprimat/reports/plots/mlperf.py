@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.analysis.mlperf_compare import TaskComparison, TaskSide
+from tensorprimat.analysis.mlperf_compare import OVERALL_RATE, TaskComparison, TaskSide
 from tensorprimat.analysis.mlperf_scaling import Scaling
 from tensorprimat.analysis.stats import student
 from tensorprimat.core.mlperf_library import DERIVED
@@ -20,6 +20,7 @@ from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, MARKERS
 LINE_INCHES = 0.235  # of one entry
 _PARTS = {
     "rate": "time per token\n(1 / rate)",
+    OVERALL_RATE: "time per token,\nevaluation and\nset-up included",
     "samples": "samples\nto the target",
     "evaluation_and_set_up": "evaluation\nand set-up",
     "scaling": "scaling factor\nof the rules",
@@ -123,11 +124,10 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     """Draw by how much each part lengthens or shortens the first side's time, and their product."""
     first, second = comparison.sides
     if not comparison.parts:
-        canvas.write_sentence(
-            axes, "The logs of one side do not mark samples and training time, so the ratio is not split into factors."
-        )
+        canvas.write_sentence(axes, "The logs of one side do not mark samples, so the ratio is not split into factors.")
         return
-    factors = {_PARTS[name]: value if name != "rate" else 1 / value for name, value in comparison.parts.items()}
+    inverted = ("rate", OVERALL_RATE)
+    factors = {_PARTS[name]: 1 / value if name in inverted else value for name, value in comparison.parts.items()}
     factors["time to train"] = math.exp(comparison.ratio.log)
     places = np.arange(len(factors))
     values = np.array(list(factors.values()))
