@@ -268,6 +268,15 @@ def test_a_benchmark_whose_rules_are_not_known_has_samples_but_no_tokens(tmp_pat
     assert any("the rules of qwen35_397b are not known" in warning for warning in result.warnings)
 
 
+def test_the_samples_of_a_benchmark_with_rollouts_of_any_length_count_no_tokens(tmp_path):
+    journal = Journal(submission_benchmark="qwen35_397b_grpo", global_batch_size=16, max_sequence_length=65536)
+    rows_that_count_samples(journal)
+    result = journal.read(tmp_path / "run.txt")
+    assert result.performance_metrics.tokens_per_second is None
+    assert result.performance_metrics.reported.quality_target == 0.69
+    assert any("samples of qwen35_397b_grpo are shorter" in warning for warning in result.warnings)
+
+
 def test_a_reference_run_that_spells_its_benchmark_with_dashes_has_the_benchmarks_model(tmp_path):
     journal = Journal(submission_benchmark="gpt-oss-20b", global_batch_size=64, max_sequence_length=8192)
     rates_over_evaluations(journal, blocks=5, block=1200.0, evaluated=130.0)

@@ -172,6 +172,21 @@ def test_other_benchmarks_are_counted_and_named(tmp_path, capsys):
     assert "10 runs of 1 system and benchmark; 0 failed, 0 missing, 0 without a score." in printed.out
 
 
+def test_a_benchmark_that_the_rules_do_not_name_is_imported_with_its_minutes_and_a_note(tmp_path, capsys):
+    root = write(tmp_path / "round", TEN[:4], benchmark="mamba5_1t")
+    assert main(["mlperf", "import", str(root), "--round", "9.9", "--output", str(tmp_path / "lib")]) == 0
+    assert "the rules of mamba5_1t are not known, so 4 runs count as all that it needs" in capsys.readouterr().err
+    assert main(["mlperf", "list", "--library", str(tmp_path / "lib"), "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["minutes"], row["tokens_per_second_per_gpu"]) == (pytest.approx(91.5), None)
+    assert row["samples_per_second"] is not None
+
+
+def test_a_reinforcement_learning_benchmark_is_scored_by_its_rules_without_counting_tokens(tmp_path):
+    one = scored(write(tmp_path, TEN[:2], benchmark="qwen35_397b_grpo"))
+    assert (one.missing, one.tokens_per_second_per_gpu) == (1, None)
+
+
 def test_an_imported_library_is_listed_with_every_named_field(tmp_path, capsys):
     root = write(tmp_path / "round", TEN, scaling='{"scaling_factor": 1.02}')
     target = tmp_path / "lib.jsonl"

@@ -25,6 +25,8 @@ class MlperfBenchmark:
     date: date
     sequence_length: int | None = None
     """Sequence length, if the task fixes it and logs do not state it."""
+    lengths_differ: bool = False
+    """True if samples are shorter than the sequence length that logs state, so that it counts no tokens."""
     shape: str | None = None
     """Shape of the model, as --shape takes it; None if it trains only in part or on packed sequences."""
     shape_source: str | None = None
@@ -39,6 +41,24 @@ def benchmarks() -> tuple[MlperfBenchmark, ...]:
 def benchmark_rules(name: str) -> MlperfBenchmark | None:
     """Return the rules of a benchmark by its name in submissions, or None for one that is not in the table."""
     return next((row for row in benchmarks() if row.name == name), None)
+
+
+def is_of_another_task(name: str) -> bool:
+    """Return True for a benchmark that does not train a language model, such as flux1; False for an unknown name."""
+    return any(name in row.names for row in checked_rows(_document(), "other", "mlperf", _OtherBenchmarks))
+
+
+def states_length(name: str | None) -> bool:
+    """Return True if the sequence length that a log of this benchmark states is that of every sample."""
+    rules = benchmark_rules(name) if name else None
+    return name is None or (rules is not None and not rules.lengths_differ)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OtherBenchmarks:
+    names: tuple[str, ...]
+    source: str
+    date: date
 
 
 def published_on(round: str) -> date | None:

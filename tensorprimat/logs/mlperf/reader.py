@@ -76,11 +76,14 @@ def read(log: Log) -> Reading:
     reading.steps = Steps.of(steps)
     if any(run.tokens for run in content.runs):
         _leave_out_longest(reading, f"samples are shorter, so the tokens are those that the log counts in {TOKENS_KEY}")
-    elif benchmark and mlperf_rules.benchmark_rules(benchmark) is None:
+    elif not mlperf_rules.states_length(benchmark):
+        shorter = (
+            f"samples of {benchmark} are shorter"
+            if mlperf_rules.benchmark_rules(benchmark or "")
+            else f"the rules of {benchmark} are not known, so samples may be shorter"
+        )
         _leave_out_longest(
-            reading,
-            f"the rules of {benchmark} are not known, so samples may be shorter and tokens are not counted; give "
-            "--sequence-length if every sample has that length",
+            reading, f"{shorter} and tokens are not counted; give --sequence-length if every sample has that length"
         )
     reading.evidence = marks_evidence(content.runs, steps)
     _report_rates(reading, content.runs, batch, length)

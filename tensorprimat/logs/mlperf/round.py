@@ -87,7 +87,6 @@ def find_round_entries(root: Path, round: str) -> Found:
     """Return the entries of a round's folder. Raises InputError for a folder that is not a round."""
     if why := regular.refused_listing(root):
         raise InputError(why, path=root, remedy="name the folder of a round")
-    known = {row.name for row in mlperf_rules.benchmarks()}
     pairs, not_read, empty, results = [], Counter[str](), [], 0
     for folder in sorted(root.glob("*/results/*/*")):
         if not os.path.isdir(folder):
@@ -95,7 +94,7 @@ def find_round_entries(root: Path, round: str) -> Found:
         files = [path for path in folder.glob("result_*.txt") if os.path.isfile(path)]
         files.sort(key=lambda path: with_numbers(path.name))
         results += len(files)
-        if folder.name not in known:
+        if mlperf_rules.is_of_another_task(folder.name):
             if files:
                 not_read[folder.name] += len(files)
         elif files:
@@ -121,6 +120,13 @@ def read_entry(pair: SystemBenchmark) -> Entry:
     if system and not known.gpus:
         notes.append("the system's description states no number of nodes and accelerators, so the GPUs are unknown")
     config = _agreed(settings, notes)
+    if mlperf_rules.benchmark_rules(pair.folder.name) is None:
+        notes.append(
+            f"the rules of {pair.folder.name} are not known, so {counted(len(runs), 'run')} count as all that it needs "
+            "and tokens are not counted"
+        )
+    if not mlperf_rules.states_length(pair.folder.name):
+        config.pop("sequence_length", None)
     return Entry(
         round=pair.round,
         submitter=pair.folder.parents[2].name,
