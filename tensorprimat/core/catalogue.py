@@ -142,6 +142,14 @@ class Published:
     tensor_model_parallel_size: int | None = None
     pipeline_model_parallel_size: int | None = None
     context_parallel_size: int | None = None
+    virtual_pipeline_model_parallel_size: int | None = None
+    expert_model_parallel_size: int | None = None
+    fp8_recipe: str | None = None
+    parameter_dtype: str | None = None
+    optimizer_dtype: str | None = None
+    recompute: str | None = None
+    compile: bool | None = None
+    data: str | None = None
     peft: str | None = None
     """`none` where all parameters train, `lora` where adapters do."""
     framework: str | None = None
