@@ -374,7 +374,7 @@ def test_a_wrong_value_of_a_gpu_is_refused_with_its_place(monkeypatch, change, c
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("file", "read", "change", "complaint"),
     [
         ("gpus", catalogue.gpus, lambda d: d.update(gpu={}), "gpu: must be a list of tables, [[gpu]]"),

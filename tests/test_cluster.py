@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import fake_primus
 import pytest
+from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.core import failures
@@ -50,7 +51,7 @@ def run(tmp_path, monkeypatch, capfd):
     return run
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "complaint"),
     [
         (("--nodes", "2"), "--nodes 2: needs --executor, which starts the ranks: local, slurm, skypilot"),

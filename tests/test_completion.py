@@ -59,7 +59,7 @@ def test_every_command_is_offered(offered):
     assert offered("tprimat", "pref") == ["preflight"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@in_each("command", COMMANDS)
 def test_every_option_of_a_command_is_offered(command, offered):
     shown = set(offered("tprimat", command, "--"))
     manual = (PAGES / f"{command}.md").read_text()
@@ -72,7 +72,7 @@ def test_every_option_of_a_command_is_offered(command, offered):
 LLMS = ["llama", "qwen", "mistral"]
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("words", "values"),
     [
         ("run --engine ", ["auto", "torch", "nemo", "bridge", "primus", "logs"]),

@@ -16,6 +16,7 @@ from pathlib import Path
 import plausible
 import pytest
 import typer
+from each import in_each
 
 from tensorprimat.cli import COMMANDS, earlier
 from tensorprimat.core import store
@@ -141,7 +142,7 @@ def unknown_in(text: str) -> list[str]:
     return [flag for flag in flags if flag not in known and f"--{earlier.option_of(command, flag[2:])}" not in known]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@in_each("page", PAGES)
 def test_commands_within_sentences_have_options_that_exist(page):
     commands = INLINE.findall(page.read_text())
     assert not {command: unknown for command in commands if (unknown := unknown_in(command))}

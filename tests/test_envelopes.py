@@ -95,7 +95,7 @@ ENVELOPES: dict[str, Callable[[list[str]], str]] = {
     "Fluent Bit": fluent_bit,
     "journald": journal,
 }
-each_envelope = pytest.mark.parametrize("envelope", ENVELOPES)
+each_envelope = in_each("envelope", ENVELOPES)
 
 
 def written(tmp_path: Path, content: str, name: str = "a.log") -> Path:

@@ -287,7 +287,7 @@ def test_a_run_in_mlflows_files_shows_what_its_times_leave_out(tmp_path: Path, t
     assert shown(tmp_path)
 
 
-@pytest.mark.parametrize("trainer", METRICS)
+@in_each("trainer", METRICS)
 def test_tensorboards_events_show_what_their_times_leave_out(tmp_path: Path, trainer: str) -> None:
     pytest.importorskip("tensorboard")
     from test_tensorboard_log import START as BEGIN

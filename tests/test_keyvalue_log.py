@@ -27,7 +27,7 @@ NANOTRON_CONFIG = """Config(general=GeneralArgs(project='debug', seed=42),
        parallelism=ParallelismArgs(dp=4, pp=1, tp=2, pp_engine=None, expert_parallel_size=1),
        tokens=TokensArgs(sequence_length=4096, train_steps=50, micro_batch_size=8, batch_accumulation_per_replica=4),
 """
-each_dialect = pytest.mark.parametrize("name", ROWS)
+each_dialect = in_each("name", ROWS)
 
 
 def test_every_dialect_is_tested_here() -> None:

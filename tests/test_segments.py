@@ -30,7 +30,7 @@ LONG = Job()
 OTHER = Job(batch=128, length=4096, seconds=0.5, last=20)
 """A shorter job of other work at another speed: read with its facts, LONG would be eight times as fast."""
 
-each_format = pytest.mark.parametrize("name", JOBS)
+each_format = in_each("name", JOBS)
 Reader = Callable[..., Result]
 
 
@@ -65,7 +65,7 @@ def assert_figures_of(result: Result, job: Job, rel: float = 0.004) -> None:
 
 
 @each_format
-@pytest.mark.parametrize("other_first", [True, False])
+@in_each("other_first", [True, False])
 def test_the_longest_of_two_jobs_is_measured_with_its_own_facts(name: str, other_first: bool, read: Reader) -> None:
     jobs = [OTHER, LONG] if other_first else [LONG, OTHER]
     result = read(*map(JOBS[name], jobs))
@@ -265,7 +265,7 @@ def assert_nothing_is_mixed_silently(lines: Sequence[str], jobs: Sequence[Job]) 
     assert any(text in warning for warning in result.warnings for text in TOLD), result.warnings
 
 
-@pytest.mark.parametrize("name", ALL_JOBS)
+@in_each("name", ALL_JOBS)
 @settings(examples(5), derandomize=True)
 @given(data=st.data())
 def test_no_two_spliced_logs_of_one_format_are_mixed_silently(name: str, data: st.DataObject) -> None:

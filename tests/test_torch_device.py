@@ -1,6 +1,7 @@
 """Names of devices: every command that takes --device accepts the same ones, and refuses others in one line."""
 
 import pytest
+from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.micro_result import CellSpec
@@ -23,8 +24,8 @@ def of_passes(device, machine):
     passes.check_cell(spec, machine)
 
 
-@pytest.mark.parametrize("check", [existing_device, preflight.device_of, of_passes])
-@pytest.mark.parametrize(
+@in_each("check", [existing_device, preflight.device_of, of_passes])
+@in_each(
     ("device", "because"),
     [
         *((name, NAMES) for name in ("cudafoo", "cuda0", "cuda:", "cuda:²", "cuda:٣", "cuda:-1", "cuda:1:2", "cpu:0")),

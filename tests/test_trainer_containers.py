@@ -94,7 +94,7 @@ CONTAINERS = {
     "MLflow": mlflow,
     "TensorBoard": tensorboard,
 }
-each_container = pytest.mark.parametrize("container", CONTAINERS)
+each_container = in_each("container", CONTAINERS)
 
 
 def read(tmp_path: Path, container: str, rows: Rows) -> Result:
@@ -115,7 +115,7 @@ def test_the_rows_are_timed_by_their_clock_and_the_summary_is_no_step(tmp_path: 
 
 
 @each_container
-@pytest.mark.parametrize(("resumed_from", "stopped_at", "pause"), [(160, 165, 100), (190, 195, 100), (160, 160, 5000)])
+@in_each(("resumed_from", "stopped_at", "pause"), [(160, 165, 100), (190, 195, 100), (160, 160, 5000)])
 def test_a_resumed_training_counts_no_step_before_its_checkpoint(
     tmp_path: Path, container: str, resumed_from: int, stopped_at: int, pause: float
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_resumed_training_counts_no_step_before_its_checkpoint(
 
 
 @each_container
-@pytest.mark.parametrize("resumed_from", [None, 160], ids=["whole", "resumed"])
+@in_each("resumed_from", [None, 160])
 def test_without_any_clock_the_summary_gives_the_mean_of_a_run_that_was_not_resumed(
     tmp_path: Path, container: str, resumed_from: int | None
 ) -> None:
@@ -150,7 +150,7 @@ def test_without_any_clock_the_summary_gives_the_mean_of_a_run_that_was_not_resu
 
 
 @each_container
-@pytest.mark.parametrize("clocked", [True, False], ids=["clocked", "no clock"])
+@in_each("clocked", [True, False])
 def test_axolotls_rate_per_gpu_that_counts_all_gpus_is_none_of_one_gpu(
     tmp_path: Path, container: str, clocked: bool
 ) -> None:
