@@ -26,8 +26,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tensorprimat import logs
+from tensorprimat.audit.verdict import SUBTRACTED
 from tensorprimat.core import mlperf_rules
-from tensorprimat.core.audit_verdict import SUBTRACTED
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.provenance import Audit
 from tensorprimat.system.processes import usable_cores

@@ -10,7 +10,7 @@ import pytest
 from each import in_each
 
 from tensorprimat import logs
-from tensorprimat.core import agreement, reported
+from tensorprimat.audit import agreement, reported
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps

@@ -19,9 +19,10 @@ from tensorprimat.engines.registry import ENGINES
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tensorprimat"
 
-BASE = {"core", "models", "system"}
+BASE = {"core", "audit", "models", "system"}
 MAY_IMPORT = {
     "core": BASE,
+    "audit": BASE,
     "models": BASE,
     "system": {"core"},
     "logs": BASE,

@@ -11,8 +11,8 @@ from each import in_each
 from job_logs import Job, megatron
 
 from tensorprimat import logs
-from tensorprimat.core import audit_verdict
-from tensorprimat.core.clocks import DATES, Elapsed, Evidence, LogClock
+from tensorprimat.audit import verdict
+from tensorprimat.audit.evidence import DATES, Elapsed, Evidence, LogClock
 from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
@@ -63,7 +63,7 @@ def test_a_clock_that_agrees_needs_no_explanation():
     assert (outcome.audit.clock, outcome.audit.work, outcome.audit.work_unit) == ("train_runtime", 8000.0, "tokens")
     assert outcome.audit.ratio == pytest.approx(1.005)
     assert outcome.audit.explained_by == ()
-    assert audit_verdict.gap_reason(outcome.audit) is None
+    assert verdict.gap_reason(outcome.audit) is None
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
 
@@ -71,8 +71,7 @@ def test_start_up_explains_what_the_clock_counts_above_the_headline():
     outcome = audited(result(rows([12.0, *[1.0] * 19]), LogClock(name="train_runtime", seconds=31.0)), "run.log")
     assert outcome.audit.explained_by == ("start-up 11 s",)
     assert (
-        audit_verdict.gap_reason(outcome.audit)
-        == "55.0 % above the rate by the log's clock 'train_runtime': start-up 11 s"
+        verdict.gap_reason(outcome.audit) == "55.0 % above the rate by the log's clock 'train_runtime': start-up 11 s"
     )
     assert not any(warning.startswith("audit") for warning in outcome.warnings)
 
@@ -90,8 +89,7 @@ def test_an_unexplained_difference_is_the_first_warning():
         "audit: 100 steps take 100 s at the measured pace, but 110 s by train_runtime: 9 s (8 %) are unexplained"
     )
     assert (
-        audit_verdict.gap_reason(outcome.audit)
-        == "10.0 % above the rate by the log's clock 'train_runtime': cause unknown"
+        verdict.gap_reason(outcome.audit) == "10.0 % above the rate by the log's clock 'train_runtime': cause unknown"
     )
 
 
@@ -306,8 +304,8 @@ def test_a_contradiction_states_the_time_that_the_clock_leaves_to_the_steps():
 
 
 def test_two_times_that_round_to_one_number_are_reported_with_more_digits():
-    assert audit_verdict.different_seconds(10.42, 10.38) == ("10.42 s", "10.38 s")
-    assert audit_verdict.different_seconds(0.52, 0.61) == ("0.5 s", "0.6 s")
+    assert verdict.different_seconds(10.42, 10.38) == ("10.42 s", "10.38 s")
+    assert verdict.different_seconds(0.52, 0.61) == ("0.5 s", "0.6 s")
 
 
 def test_what_was_subtracted_from_the_clock_does_not_explain_a_gap():
@@ -317,9 +315,9 @@ def test_what_was_subtracted_from_the_clock_does_not_explain_a_gap():
         unexplained_seconds=9.0,
         explained_by=("evaluation 60 s, subtracted from the clock",),
     )
-    assert audit_verdict.gap_reason(subtracted) == "20.0 % above the rate by the timestamps of the rows: cause unknown"
+    assert verdict.gap_reason(subtracted) == "20.0 % above the rate by the timestamps of the rows: cause unknown"
     counted = subtracted.changed(explained_by=("checkpoint 30 s", *subtracted.explained_by))
-    assert audit_verdict.gap_reason(counted).endswith("rows: checkpoint 30 s")
+    assert verdict.gap_reason(counted).endswith("rows: checkpoint 30 s")
 
 
 def test_every_measured_segment_is_compared_with_its_dates():
@@ -382,7 +380,7 @@ def test_stamps_too_coarse_to_see_a_difference_explain_no_gap():
     steps = rows([1.0] * 10, [100.0, 101.0, 102.0, 103.0, 104.0, 106.0, 107.0, 108.0, 109.0, 110.0])
     outcome = audited(result(steps), "run.log")
     assert outcome.audit.ratio > 1.02
-    assert audit_verdict.gap_reason(outcome.audit) is None
+    assert verdict.gap_reason(outcome.audit) is None
 
 
 def test_printed_step_times_may_be_off_by_half_a_digit():

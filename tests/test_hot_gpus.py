@@ -12,7 +12,8 @@ from each import in_each
 from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core import checks, store
+from tensorprimat.audit import checks
+from tensorprimat.core import store
 from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.store import Loaded

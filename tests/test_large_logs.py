@@ -9,7 +9,7 @@ from job_logs import Job
 from table_logs import ALL_JOBS
 
 from tensorprimat import logs
-from tensorprimat.core.clocks import ByStep, at
+from tensorprimat.audit.evidence import ByStep, at
 from tensorprimat.core.errors import NotALogError
 from tensorprimat.logs import starts
 

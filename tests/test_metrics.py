@@ -8,7 +8,8 @@ from each import in_each
 
 from tensorprimat.analysis import formulas
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
-from tensorprimat.core import catalogue, checks, store
+from tensorprimat.audit import checks
+from tensorprimat.core import catalogue, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.figures import DERIVED_FIGURES
 from tensorprimat.core.notices import Notice

@@ -6,10 +6,10 @@ from each import in_each
 from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core import names
 from tensorprimat.core.result import Model
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.user_facts import UserFacts, amended
+from tensorprimat.models import names
 
 SPELLINGS = {
     "llama": (

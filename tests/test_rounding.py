@@ -12,7 +12,7 @@ from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core.rounding import error_of_mean, printed_unit
+from tensorprimat.audit.rounding import error_of_mean, printed_unit
 from tensorprimat.core.store import Loaded
 from tensorprimat.logs.format import UserFacts
 

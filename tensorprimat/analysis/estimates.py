@@ -13,10 +13,10 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group, runs_of
 from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.audit.rounding import error_of_mean, printed_unit
 from tensorprimat.core.figures import Input
 from tensorprimat.core.quantities import count, counted, listed, precise, spelled_metric
 from tensorprimat.core.result import Result, Run
-from tensorprimat.core.rounding import error_of_mean, printed_unit
 from tensorprimat.core.steady import Selection, median
 from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.summary import pace_of, select_measured, summarise

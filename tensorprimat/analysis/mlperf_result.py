@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.core import mlperf_rules, names, settings
+from tensorprimat.core import mlperf_rules, settings
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
@@ -18,7 +18,7 @@ from tensorprimat.core.result import Run as RunRecord
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
-from tensorprimat.models import presets
+from tensorprimat.models import names, presets
 
 _ENGINE = "mlperf"
 TRAINED_WHOLE = {"llama31_8b": "llama"}

@@ -19,7 +19,7 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.mlperf_choice import EntryChoice
 from tensorprimat.analysis.mlperf_score import ComputedMfu
 from tensorprimat.analysis.records import Against, Comparison, PublishedComparison, Side
-from tensorprimat.core import catalogue, mlperf_rules, names
+from tensorprimat.core import catalogue, mlperf_rules
 from tensorprimat.core.catalogue import Published, find_gpu, find_gpu_of
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.mlperf_library import Entry, Library, bundled
@@ -27,7 +27,7 @@ from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.quantities import alternatives, percent
 from tensorprimat.core.quantities import rate as numeral
 from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
-from tensorprimat.models import flops, presets, shapes
+from tensorprimat.models import flops, names, presets, shapes
 
 _ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorprimat.core import names, settings
+from tensorprimat.core import settings
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import (
@@ -32,6 +32,7 @@ from tensorprimat.core.quantities import counted, significant, spelled_metric
 from tensorprimat.core.result import Result
 from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
+from tensorprimat.models import names
 
 PLATFORM_NAMES = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU"}
 """In reading order, which is also the order in which a baseline is chosen."""

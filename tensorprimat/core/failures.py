@@ -12,7 +12,7 @@ import signal
 from dataclasses import dataclass
 
 from tensorprimat.core.errors import MAKE_ROOM
-from tensorprimat.core.line_kinds import kinds_of
+from tensorprimat.system.line_kinds import kinds_of
 
 OUT_OF_MEMORY = "out of memory"
 INTERRUPTED = "interrupted"

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import names, settings
+from tensorprimat.core import settings
 from tensorprimat.core.quantities import as_stated, count, shortened_list, shown_value, stated_watts
 from tensorprimat.core.result import ModelShape, Result, Run
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
 from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.summary import select_measured
-from tensorprimat.models import flops
+from tensorprimat.models import flops, names
 
 Reader = Callable[[Result], str | None]
 

@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tensorprimat.core import names
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
@@ -30,6 +29,7 @@ from tensorprimat.core.result import (
 )
 from tensorprimat.core.spec import MODELS
 from tensorprimat.core.units import GB, GIB
+from tensorprimat.models import names
 
 _PLATFORMS = {"cuda": "nvd", "nvd": "nvd", "nvidia": "nvd", "nemo": "nvd", "rocm": "amd", "amd": "amd", "cpu": "cpu"}
 _ENGINES_IN_NAMES = {"nemo": "nemo", "primus": "primus", "prim": "primus"}

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from tensorprimat.core.clocks import DATES
+from tensorprimat.audit.evidence import DATES
 from tensorprimat.core.records import LARGEST_COUNT, Count, Finite, Record, RoundedRecord
 
 

@@ -20,15 +20,15 @@ from pydantic import (
     model_validator,
 )
 
+from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core import step_columns
-from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.notices import Notice, NoticeRecord, Sentences, with_codes
 from tensorprimat.core.provenance import LOGS, Audit, Provenance
 from tensorprimat.core.quantities import stored
 from tensorprimat.core.records import ConfigurationRecord, Count, Dimension, Finite, Record, RoundedRecord
 from tensorprimat.core.settings import fp8_recipe
-from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.core.steps import Steps
+from tensorprimat.models.shape_parts import Experts, LatentAttention
 
 SCHEMA_VERSION = 3
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensorprimat.core import agreement, audit_verdict, terms
-from tensorprimat.core.checks import derived_notices
-from tensorprimat.core.clocks import Evidence
+from tensorprimat.audit import agreement, verdict
+from tensorprimat.audit.checks import derived_notices
+from tensorprimat.audit.evidence import Evidence
+from tensorprimat.core import terms
 from tensorprimat.core.notices import REMARK, Notice
 from tensorprimat.core.provenance import Source
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
@@ -326,7 +327,7 @@ def pool(results: Sequence[Result]) -> Result:
             host_memory_peak_gb=max(peaks, default=None),
             memory_metrics=_pooled_memory(results),
             power_metrics=_pooled_power(results),
-            audit=audit_verdict.pooled([result.audit for result in results]),
+            audit=verdict.pooled([result.audit for result in results]),
             evidence=Evidence(),
             warnings=_unique(tuple(recorded)),
         )

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, names, settings
+from tensorprimat.core import catalogue, settings
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
@@ -32,7 +32,7 @@ from tensorprimat.core.result import (
 from tensorprimat.core.steps import Steps, finite
 from tensorprimat.core.summary import recorded_notices, summarise
 from tensorprimat.core.units import GB
-from tensorprimat.models import presets, shapes
+from tensorprimat.models import names, presets, shapes
 from tensorprimat.models.shapes import NamedShape
 
 _Record = TypeVar("_Record", bound=Record)

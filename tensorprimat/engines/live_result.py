@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import names, store
+from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
@@ -24,7 +24,7 @@ from tensorprimat.core.version import __version__
 from tensorprimat.engines import introspect
 from tensorprimat.engines.memory import HOST_PEAK, MemoryReading
 from tensorprimat.machine import environment, platform
-from tensorprimat.models import presets
+from tensorprimat.models import names, presets
 from tensorprimat.system import atomic
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from tensorprimat.core import agreement, audit, audit_verdict, catalogue, devices, reported, user_facts
+from tensorprimat.audit import agreement, findings, reported, verdict
+from tensorprimat.core import catalogue, devices, user_facts
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS, Provenance, Source
@@ -197,11 +198,11 @@ def audited(result: Result, name: str) -> Result:
     that no figure can be trusted.
     """
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
-    found = audit.findings(result, selections)
-    if refused := audit_verdict.refusals(found):
+    found = findings.findings(result, selections)
+    if refused := verdict.refusals(found):
         raise ContradictionError(refused[0], path=name, remedy=UNTRUSTED)
-    warnings = [Notice("audit", "audit", sentence=sentence) for sentence in audit_verdict.contradictions(found)]
-    notes = [unchecked] if not found and (unchecked := audit.unchecked(result)) else []
+    warnings = [Notice("audit", "audit", sentence=sentence) for sentence in verdict.contradictions(found)]
+    notes = [unchecked] if not found and (unchecked := findings.unchecked(result)) else []
     return result.changed(
-        audit=audit_verdict.record(found, result), warnings=tuple(dict.fromkeys((*warnings, *result.warnings, *notes)))
+        audit=verdict.record(found, result), warnings=tuple(dict.fromkeys((*warnings, *result.warnings, *notes)))
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tensorprimat.core.checks import TOKENS_CHANGE
+from tensorprimat.audit.checks import TOKENS_CHANGE
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count, significant
 from tensorprimat.core.steps import Steps

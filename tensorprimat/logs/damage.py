@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorprimat.core import catalogue, clocks
+from tensorprimat.audit import evidence
+from tensorprimat.core import catalogue
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, gigabytes, listed, significant, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS
@@ -128,7 +129,7 @@ def _longer_than_between(reading: Reading) -> Iterator[_Odd]:
     dates = steps.column("ended_at")
     if reading.timing != "reported" or np.count_nonzero(np.isfinite(dates)) < FEWEST_TO_CHOOSE:
         return
-    between = np.diff(dates, prepend=np.nan) + 2 * clocks.resolution_of(finite(dates))
+    between = np.diff(dates, prepend=np.nan) + 2 * evidence.resolution_of(finite(dates))
     is_first = np.diff(steps.column("segment"), prepend=-1) != 0
     seconds, covers = steps.column("seconds"), steps.column("covers")
     usual = _LONGER * median(finite(seconds)) if np.isfinite(seconds).any() else np.inf

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tensorprimat.core.audit import FEWEST_STEADY
-from tensorprimat.core.clocks import DATES, Elapsed
+from tensorprimat.audit.evidence import DATES, Elapsed
+from tensorprimat.audit.findings import FEWEST_STEADY
 from tensorprimat.logs.clocks import Moment, written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log

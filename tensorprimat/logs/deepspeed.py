@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.audit.evidence import Evidence, LogClock
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, percent
 from tensorprimat.core.steps import Step, Steps

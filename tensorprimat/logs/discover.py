@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core import names as spellings
 from tensorprimat.core.errors import InputError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import listed
 from tensorprimat.logs import model_names
 from tensorprimat.logs.text import Log
+from tensorprimat.models import names as spellings
 
 _ENDING = re.compile(r"\.(?:log|txt|out|err|stdout|stderr)(?:\.\d+)?(?:\.(?:gz|zst|xz|bz2))?$", re.IGNORECASE)
 _BARE = re.compile(r"^[^.]+$|\.[oe]?\d[\d_:T-]*$")

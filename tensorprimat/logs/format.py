@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core import devices
-from tensorprimat.core.clocks import Evidence
 from tensorprimat.core.provenance import SegmentFacts
 from tensorprimat.core.result import Platform, Result
 from tensorprimat.core.steps import Steps

@@ -14,12 +14,12 @@ from typing import Any
 
 from tensorprimat.core import data_rows
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.logs import files
 from tensorprimat.logs.dialects import DIALECTS, Dialect
 from tensorprimat.logs.format import Format, Sample
 from tensorprimat.logs.text import HEAD_BYTES, Log, window_of, without_controls
+from tensorprimat.system.line_kinds import kinds_of, occurs_in
 
 
 def _late(module: str, function: str) -> Callable[..., Any]:

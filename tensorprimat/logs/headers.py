@@ -16,13 +16,13 @@ from itertools import groupby, islice, takewhile
 from typing import Any
 
 from tensorprimat.core import devices as vendors
-from tensorprimat.core.names import known_model
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs.fields import whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import ARGUMENTS
 from tensorprimat.logs.paths import platform_in_path
 from tensorprimat.logs.text import Log
+from tensorprimat.models.names import known_model
 
 MODEL_ARGUMENTS = (
     *("model_name", "model_name_or_path", "pretrained_model_name_or_path", "model", "exp_name", "experiment_name"),

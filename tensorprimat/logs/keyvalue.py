@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import clocks
-from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
+from tensorprimat.audit import evidence
+from tensorprimat.audit.evidence import Elapsed, Evidence, LogClock
 from tensorprimat.core.failures import TRACEBACK
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import TrainingConfig
@@ -119,11 +119,11 @@ def read(log: Log, dialect: Dialect) -> Reading:
     steps, rounded = _fine_enough(steps, dialect)
     totals, samples, done = ({row.line: row.values.get(name) for row in found} for name in _TOTALS)
     steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step, done=done)
-    labels = clocks.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
+    labels = evidence.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
     labelled = changes.level_of(labels)
     config = _configuration(dialect, seen, steps)
     lines = steps.column("line")
-    batches = work.growth_to_next(clocks.at(samples, lines), clocks.at(done, lines), steps)
+    batches = work.growth_to_next(evidence.at(samples, lines), evidence.at(done, lines), steps)
     by_rows = work.batch_and_length(batches, steps.column("tokens"), config)
     config |= by_rows
     of_gpus = list(changes.of_level(changes.implied_gpus(steps), steps, "the GPUs that the rates imply"))
@@ -373,7 +373,7 @@ def _of_bar(dialect: Dialect, seen: _Seen) -> Reading:
         return seen
     seen.steps = steps
     if written := {drawing.line: drawing.ended_at for drawing in seen.drawings if drawing.ended_at is not None}:
-        seen.steps = steps.replace(ended_at=clocks.at(written, steps.column("line")))
+        seen.steps = steps.replace(ended_at=evidence.at(written, steps.column("line")))
     seen.warnings.append(Notice("timed_by_bar", "steps"))
     return seen
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.audit import FEWEST_DATED
-from tensorprimat.core.clocks import Elapsed, Evidence, LogClock
+from tensorprimat.audit.evidence import Elapsed, Evidence, LogClock
+from tensorprimat.audit.findings import FEWEST_DATED
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.settings import LIGHTNING_PRECISIONS
 from tensorprimat.core.steps import Step, Steps

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tensorprimat.core import clocks
-from tensorprimat.core.clocks import ByStep, Elapsed
+from tensorprimat.audit import evidence
+from tensorprimat.audit.evidence import ByStep, Elapsed
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.steady import median
@@ -119,7 +119,7 @@ class Merged(NamedTuple):
         The total of a step is found by line; in a document, which has no lines and repeats no step, by step number.
         """
         if TOTAL_SAMPLES in self.columns and not steps.has("samples"):
-            total = clocks.at(self._by_row(self.columns[TOTAL_SAMPLES][0]), steps.column(self._by))
+            total = evidence.at(self._by_row(self.columns[TOTAL_SAMPLES][0]), steps.column(self._by))
             steps = steps.replace(samples=fields.growth_of(total, steps))
         return work.with_tokens(steps, self._totals(), by=self._by, before_step="total_tokens" not in self.columns)
 
@@ -136,7 +136,7 @@ class Merged(NamedTuple):
         """
         moments, seconds = self.moments(steps), steps.column("seconds")
         at = np.isin(self.steps, self.evaluations) | self.interrupted
-        at = clocks.at(self._by_row(at.astype(np.float64)), steps.column(self._by)) > 0
+        at = evidence.at(self._by_row(at.astype(np.float64)), steps.column(self._by)) > 0
         evaluated = at | np.concatenate([[False], at[:-1]])  # it may run before the row of its step is logged, or after
         usual = median(seconds[np.isfinite(seconds)]) if np.isfinite(seconds).any() else 0.0
         idle = np.diff(moments, prepend=np.nan) - seconds * steps.column("covers")
@@ -150,11 +150,11 @@ class Merged(NamedTuple):
 
     def moments(self, steps: Steps) -> FloatArray:
         """Return when the row of each step was logged, in seconds, (steps,); NaN where unknown."""
-        return clocks.at(self._by_row(self.clock.seconds), steps.column(self._by))
+        return evidence.at(self._by_row(self.clock.seconds), steps.column(self._by))
 
     def hooks(self, steps: Steps) -> FloatArray:
         """Return the seconds after each step that its time leaves out, (steps,); NaN where none are logged."""
-        return clocks.at(self._by_row(self.column_of(HOOKS)), steps.column(self._by))
+        return evidence.at(self._by_row(self.column_of(HOOKS)), steps.column(self._by))
 
     def _totals(self) -> ByStep:
         return self._by_row(self.column_of(next((name for name in TOTAL_TOKENS if name in self.columns), "")))

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensorprimat.core.agreement import PER_GPU
-from tensorprimat.core.clocks import Evidence
+from tensorprimat.audit.agreement import PER_GPU
+from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Steps

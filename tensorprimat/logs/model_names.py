@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 
-from tensorprimat.core import names
 from tensorprimat.logs import files
 from tensorprimat.logs.text import HEAD_BYTES, Log
+from tensorprimat.models import names
 
 _SEARCHED_BYTES = 2**26  # of a log whose reader knows no model: more takes long, and settings are at the beginning
 _FAMILY = re.compile(rb"llama|qwen|mistral", re.IGNORECASE)

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core.clocks import Elapsed, Evidence
+from tensorprimat.audit.evidence import Elapsed, Evidence
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import fields, trainable

@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import names
 from tensorprimat.core.provenance import FROM_PATH
 from tensorprimat.core.result import STACK_OF_PLATFORM, Platform, Result
 from tensorprimat.logs import model_names
+from tensorprimat.models import names
 
 WITHOUT_DEVICE = ("tensorboard", "nemo")
 """Formats whose frameworks print no device; every other log is expected to name its platform itself."""

@@ -13,10 +13,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from tensorprimat.audit.rounding import error_of_mean, printed_unit, unit_of_values
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import as_stated, gigabytes, short_seconds
 from tensorprimat.core.result import Result
-from tensorprimat.core.rounding import error_of_mean, printed_unit, unit_of_values
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps, finite
 from tensorprimat.core.terms import WORK_OF_RATES, usable_rate

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import clocks
-from tensorprimat.core.clocks import Evidence
+from tensorprimat.audit import evidence
+from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import SegmentFacts
@@ -300,7 +300,7 @@ def _evidence_of(measured: Sequence[Segment]) -> Evidence:
     evaluated = (segment.reading.evidence.evaluated_after for segment in measured)
     elapsed = [segment.reading.evidence.elapsed for segment in with_rows]
     return Evidence(
-        announced=announced, evaluated_after=frozenset[int]().union(*evaluated), elapsed=clocks.together(elapsed)
+        announced=announced, evaluated_after=frozenset[int]().union(*evaluated), elapsed=evidence.together(elapsed)
     )
 
 

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from tensorprimat.core.clocks import resolution_of
+from tensorprimat.audit.evidence import resolution_of
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core.clocks import Evidence
+from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import PARALLEL_SIZES, PRECISION_OF_DTYPE

@@ -13,8 +13,8 @@ from math import sqrt
 
 import numpy as np
 
-from tensorprimat.core import clocks
-from tensorprimat.core.clocks import Elapsed
+from tensorprimat.audit import evidence
+from tensorprimat.audit.evidence import Elapsed
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.steady import median
@@ -46,9 +46,9 @@ def with_tokens(
     rows state it (the last row of a training may count its own step).
     """
     if not steps.has("tokens") and len(steps):
-        total = clocks.at(totals, steps.column(by))
+        total = evidence.at(totals, steps.column(by))
         if len(_falls(total, steps)) <= max(1, MOST_RESTARTS * len(steps)):
-            counted = clocks.at(done or {}, steps.column(by))
+            counted = evidence.at(done or {}, steps.column(by))
             tokens = growth_to_next(total, counted, steps) if before_step else fields.growth_of(total, steps)
             steps = steps.replace(tokens=tokens) if np.isfinite(tokens).any() else steps
     return with_times(steps)
@@ -97,7 +97,7 @@ def length_by_rates(steps: Steps, gpus: int | None, batch: int | None) -> int | 
 def restarts(steps: Steps, totals: Mapping[int, float | None]) -> list[tuple[int, str]]:
     """Return (line, reason) of rows at which the total falls although the number of the step grows."""
     lines = steps.column("line")
-    falls = _falls(clocks.at(totals, lines), steps)
+    falls = _falls(evidence.at(totals, lines), steps)
     few = len(falls) <= max(1, MOST_RESTARTS * len(steps))
     return [(int(line), "the total of tokens goes back") for line in lines[falls]] if few else []
 
@@ -160,7 +160,7 @@ def _between_rows(steps: Steps, elapsed: Elapsed | None, rates: FloatArray) -> t
     spent = float(gaps[timed].sum())
     if spent <= 0:
         return None, 0.0
-    resolution = elapsed.resolution if elapsed else clocks.resolution_of(known)
+    resolution = elapsed.resolution if elapsed else evidence.resolution_of(known)
     mean = float((rates[timed] * gaps[timed]).sum()) / spent
     # Rounding of a time stamp moves time from the row before it to the row after it, so their difference counts.
     error = resolution / sqrt(12) * float(np.sqrt((np.diff(rates[timed]) ** 2).sum())) / spent / mean

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import ModelShape
-from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.models import decoders, presets
 from tensorprimat.models.decoders import Decoder, Layer
 from tensorprimat.models.families import FAMILIES, Config, complete_config, positive_entry
+from tensorprimat.models.shape_parts import Experts, LatentAttention
 
 ALIKE = {"kimi_k2": "deepseek_v3", "gpt2": "phi"}
 """`model_type` → the architecture whose layers have the same matrices."""

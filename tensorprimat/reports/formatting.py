@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, must_match
+from tensorprimat.audit.verdict import gap_reason
 from tensorprimat.core import figures
-from tensorprimat.core.audit_verdict import gap_reason
 from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import (

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from tensorprimat.core import audit_verdict, quantities
+from tensorprimat.audit import verdict
+from tensorprimat.core import quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.explanations import FROM_FILE, REPORTED, SECTIONS, explained, origins, phrase
 from tensorprimat.core.figures import Figure
@@ -49,7 +50,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
             in_rows = f", in {quantities.counted(number, 'row')}" if 0 < number < performance.total_steps else ""
             parts.append(f"{measured} of {every} steps measured{in_rows}")
         rows.append(("step time", ", ".join(parts)))
-    reason = audit_verdict.gap_reason(result.audit)
+    reason = verdict.gap_reason(result.audit)
     off_the_clock = f" ({reason})" if reason else ""
     for label, value in (
         ("tokens/s/GPU", performance.tokens_per_second_per_gpu),

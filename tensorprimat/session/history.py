@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat.analysis.sides import paired_model
-from tensorprimat.core import names
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.store import HISTORY, Loaded, load_all
+from tensorprimat.models import names
 
 
 def results_of(paths: Sequence[Path], *, model: str | None) -> tuple[list[Loaded], list[str]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tensorprimat import logs
-from tensorprimat.core import names, result_names, store, user_facts
+from tensorprimat.core import result_names, store, user_facts
 from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed, size
@@ -35,7 +35,7 @@ from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
-from tensorprimat.models import training_memory
+from tensorprimat.models import names, training_memory
 from tensorprimat.models.custom import model_of
 from tensorprimat.session import append, run_summary, run_time
 from tensorprimat.session.budget import decide_runs

@@ -10,10 +10,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import names
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import MODELS
-from tensorprimat.models import custom, decoders, shapes
+from tensorprimat.models import custom, decoders, names, shapes
 from tensorprimat.models.families import FAMILIES
 from tensorprimat.models.presets import ALIASES
 from tensorprimat.system import regular

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.audit.evidence import Evidence, LogClock
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import Steps

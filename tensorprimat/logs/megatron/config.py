@@ -11,7 +11,6 @@ import re
 from typing import Any
 
 from tensorprimat.core import devices
-from tensorprimat.core.line_kinds import kinds_of, occurs_in
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import OF_A_LOG, PARALLEL_SIZES, flag
@@ -21,6 +20,7 @@ from tensorprimat.logs.fields import ENDS, UNGROUPED
 from tensorprimat.logs.megatron import shape as shapes
 from tensorprimat.logs.megatron.layout import NEEDLE
 from tensorprimat.logs.text import without_colours
+from tensorprimat.system.line_kinds import kinds_of, occurs_in
 
 _CONFIGURATION = {
     "seq_length": "sequence_length",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core.clocks import FINEST
+from tensorprimat.audit.evidence import FINEST
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray
 from tensorprimat.logs.fields import fits_interval, usual_distance
 from tensorprimat.logs.repeats import Repeats

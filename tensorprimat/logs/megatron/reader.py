@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core.clocks import Evidence
+from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, FloatArray, Steps

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from tensorprimat.core.records import first_fault
 from tensorprimat.core.result import ModelShape
-from tensorprimat.core.shape_parts import Experts, LatentAttention
 from tensorprimat.models import presets
+from tensorprimat.models.shape_parts import Experts, LatentAttention
 
 DENSE = (
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "num_key_value_heads",

@@ -28,7 +28,7 @@ from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
-from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.audit.evidence import Evidence, LogClock
 from tensorprimat.core.steps import Step
 from tensorprimat.logs.mlperf.run import Block, MlperfEvents, MlperfRow
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorprimat.core.clocks import LogClock
+from tensorprimat.audit.evidence import LogClock
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, Step
 from tensorprimat.logs import fields
 from tensorprimat.logs.fields import NUMBER

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensorprimat.core.clocks import Evidence, LogClock
+from tensorprimat.audit.evidence import Evidence, LogClock
 from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from tensorprimat.core.audit import AFTER_LAST_ROW, AuditFinding, summed_up
-from tensorprimat.core.audit_rows import CHECKPOINT, EVALUATION, PROFILING, START_UP, WARNED
-from tensorprimat.core.clocks import DATES
+from tensorprimat.audit.evidence import DATES
+from tensorprimat.audit.findings import AFTER_LAST_ROW, AuditFinding, summed_up
+from tensorprimat.audit.rows import CHECKPOINT, EVALUATION, PROFILING, START_UP, WARNED
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.quantities import count, fixed, listed, percent, short_seconds
 from tensorprimat.core.result import Result

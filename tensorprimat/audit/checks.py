@@ -8,7 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from tensorprimat.core import catalogue, quantities, reported
+from tensorprimat.audit import reported
+from tensorprimat.core import catalogue, quantities
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import (

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from tensorprimat.core import catalogue
-from tensorprimat.core.agreement import (
+from tensorprimat.audit.agreement import (
     COUNTER,
     DISAGREEMENT,
     FLAGS_BEHIND,
@@ -25,6 +24,7 @@ from tensorprimat.core.agreement import (
     whole_factor,
     with_gpus,
 )
+from tensorprimat.core import catalogue
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import digits_of, fixed, significant
 from tensorprimat.core.result import Reported, Result

@@ -3,7 +3,7 @@ TFLOP/s, so a name that claims the wrong scope shows.
 
 `with_scopes` decides which work the rates of rows count, and which of two rates that no factor reconciles holds: that
 which a count, a clock or another rate supports. TFLOP/s and MFU only choose between readings of one rate. Where nothing
-decides there is no figure. core/reported does the same for means of a whole run, and names what still contradicts.
+decides there is no figure. audit/reported does the same for means of a whole run, and names what still contradicts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import partial
 
 import numpy as np
 
+from tensorprimat.audit.rounding import error_of_mean, unit_of_values
+from tensorprimat.audit.rows import announced_before
 from tensorprimat.core import catalogue, quantities, settings
-from tensorprimat.core.audit_rows import announced_before
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, digits_of, listed
 from tensorprimat.core.result import Result, TrainingConfig
-from tensorprimat.core.rounding import error_of_mean, unit_of_values
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.terms import PRINTED, Term, combined, usable_rate

@@ -3,7 +3,7 @@
 A headline says how long a step takes. A log also says how long many steps took together: by the timestamps of its rows,
 by run_start and run_stop, by train_runtime. `findings` multiplies the measured pace by the steps between two readings
 of such a clock, and names the other work that the clock includes: start-up, evaluation, checkpoints, pauses between
-rows. The rest is a contradiction; core/audit_verdict decides what it means for the figures.
+rows. The rest is a contradiction; audit/verdict decides what it means for the figures.
 
 Two limits of dates: many rows with the same date were written by a buffer or copied, so their dates say nothing about
 single rows. A program that copied the lines may have dated them.
@@ -18,8 +18,8 @@ from itertools import product
 
 import numpy as np
 
-from tensorprimat.core.audit_rows import NAMES, START_UP, AuditRows, Reason, own_seconds, rows_of
-from tensorprimat.core.clocks import DATES, LogClock
+from tensorprimat.audit.evidence import DATES, LogClock
+from tensorprimat.audit.rows import NAMES, START_UP, AuditRows, Reason, own_seconds, rows_of
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import short_seconds
 from tensorprimat.core.result import Result

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorprimat.core import clocks
-from tensorprimat.core.clocks import DATES, Elapsed, Evidence
+from tensorprimat.audit.evidence import DATES, Elapsed, Evidence, resolution_of
 from tensorprimat.core.steady import LONGEST_SERIES, Selection, median
 from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, repeated
 from tensorprimat.core.terms import WORK_OF_RATES
@@ -150,7 +149,7 @@ def rows_of(
         distance=distance * weight[picked],
         ended_at=ended_at,
         dates=elapsed.name if elapsed else DATES,
-        resolution=elapsed.resolution if elapsed else clocks.resolution_of(ended_at[np.isfinite(ended_at)]),
+        resolution=elapsed.resolution if elapsed else resolution_of(ended_at[np.isfinite(ended_at)]),
         interrupted=steps.column("interrupted_by")[picked],
         announced=announced_before(steps.column("line")[picked], index, evidence),
         measured_from=_first_measured(inside, selection),
