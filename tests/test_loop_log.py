@@ -38,6 +38,24 @@ TIMES = [
     "train/step: {n} train/loss: {l:.4f} step_time: {s:.3f}s,",
     "step {n} │ train_loss {l:.4f} │ step time {ms} ms │",
     "step {n}/100 | train loss {l:.4f} | lr_scale 1.00e+00 | ({ms}.00 ms | {r:.0f} tok/s)",
+    "[{n}/100] loss {l:.4f} ({ms} ms | {r:,.0f} tok/s)",
+    "{n}/100: loss {l:.4f} {ms}ms",
+    "2026-01-05 08:00:00,123 - train - INFO - ({n}/100) loss={l:.4f} - {ms} ms, eta 30 s",
+    "[rank0]: {n}/100 loss {l:.4f} time={s:.3f}s",
+    "step {n}: loss {l:.4f} ({ms} ms)",
+]
+NO_ROWS = [
+    "[{n}/100] eval loss {l:.4f} ({ms} ms)",
+    "[{n}/100] val_loss {l:.4f} ({ms} ms)",
+    "Test: [{n}/100] loss {l:.4f} ({ms} ms)",
+    "Epoch [{n}/100] loss {l:.4f} ({ms} ms)",
+    "Epoch {n}/100: loss {l:.4f} {s} s",
+    "Tokenizing [{n}/100] {ms} ms | {r:.0f} tok/s",
+    "Loading checkpoint shards: {n}/100 ({ms} ms)",
+    "Map: 1%|█   | {n}/100 [00:01<00:12, 812.31 examples/s]",
+    "{n}%|█   | {n}/100 [00:01<00:12, {ms}ms/it, loss={l:.4f}]",
+    "model.safetensors: {n}/100 [00:01<00:12, 68.1MB/s]",
+    "[{n}/100] loss {l:.4f} ({s:.3f}s / {ms}ms)",
 ]
 
 
@@ -49,6 +67,19 @@ def test_a_step_time_is_found_by_its_name_and_unit(read_text: ReadText, pattern:
     assert result.steps.column("index").tolist() == list(range(1, 31))
     assert result.steps.column("loss")[0] == pytest.approx(8.99)
     assert any("no known framework prints such rows" in warning for warning in result.warnings)
+
+
+@in_each("pattern", NO_ROWS)
+def test_counters_of_other_work_than_steps_are_no_rows(read_text: ReadText, pattern: str) -> None:
+    with pytest.raises(NotALogError, match="no step times found"):
+        read_text(rows(pattern))
+
+
+@in_each("shown", ["({clock:.1f}s)", "| {left:.1f}s"])
+def test_a_time_without_a_name_that_runs_like_a_clock_is_not_that_of_a_step(read_text: ReadText, shown: str) -> None:
+    row = "[{n}/100] loss 2.31 " + shown
+    with pytest.raises(NotALogError, match="grow or shrink in every row"):
+        read_text("".join(row.format(n=n, clock=0.8 * n, left=80 - 0.8 * n) + "\n" for n in range(1, 31)))
 
 
 RATES = {

@@ -201,7 +201,7 @@ _ANY_ROW = "step 20 | loss 7.8 | 512 ms/step"
 """Columns and a row that are read although no framework prints them."""
 _UNTIMED = {
     "batches_accumulated", "interval_unknown", "rate_contradicted", "resume_hides_times", "rows_undecided",
-    "stamps_too_coarse", "steps_never_alone", "time_without_optimizer",
+    "stamps_too_coarse", "steps_never_alone", "time_of_what", "time_without_optimizer",
 }  # fmt: skip
 """Notices that say why the rows have no times."""
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.steps import Step, Steps
+from tensorprimat.core.steps import Step, Steps, finite
 from tensorprimat.logs import fields, headers, work
 from tensorprimat.logs.clocks import written_at
 from tensorprimat.logs.format import Reading
@@ -57,13 +57,12 @@ _TIMES = (
     re.compile(rf"{_BEGINS}{_STEP}_(?P<unit>{_UNIT}){_LABELLED}{_VALUE}{_ENDS}"),
 )
 _TIME_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<unit>{_UNIT})/(?:step|iter(?:ation)?){_ENDS}")
-_WITHOUT_NAME = (
-    re.compile(
-        rf"[(\[|,;]\s{{0,3}}{_VALUE}(?P<unit>{_UNIT})\s{{0,3}}[|,;]\s{{0,3}}[\d.,]{{1,20}}[km]?\s?tok(?:en)?s?/s"
-    ),
-    re.compile(rf"{_BEGINS}{_STEP} \d{{1,9}}[,:]? (?P<unit>{_UNIT})[ :=]\s{{0,8}}{_VALUE}{_ENDS}"),
+_BEHIND_THE_STEP = re.compile(rf"{_BEGINS}{_STEP} \d{{1,9}}[,:]? (?P<unit>{_UNIT})[ :=]\s{{0,8}}{_VALUE}{_ENDS}")
+_WITHOUT_NAME = re.compile(
+    rf"(?P<named>(?<![a-z/_ -])\s?time\s?[:=]?\s{{0,8}})?(?<![\w/.,]){_VALUE}(?P<unit>{_UNIT})(?![\w/])"
 )
-"""Times with a unit but without a name, between two delimiters before a rate of tokens, or behind the step's number."""
+"""Times with a unit and without a name, or named a time and no more."""
+CLOCK_GROWTH = 0.05  # of the first time: times that go on evenly and by more, row after row, are those of a clock
 EQUAL_WORK = 0.05
 """Spread of the product of time and rate over a log's rows, at most, if a time without a name is that of a step."""
 
@@ -142,9 +141,11 @@ def read(log: Log) -> Reading:
         reading.warnings.append(Notice("rate_of_all_assumed", f"{counted}_per_second", work=counted))
     steps = fields.merged(((None, row.step) for row in rows), reading.warnings)
     is_named = all(row.is_of_step for row in rows)
-    steps, unlike = (steps, []) if is_named else _of_equal_work(steps)
+    if not is_named:
+        steps, unlike = _of_one_step(steps)
+        reading.warnings += unlike
     reading.steps, warned = _times_of_one_step(steps, is_named=is_named)
-    reading.warnings += unlike + warned
+    reading.warnings += warned
     reading.steps, uneven = work.weighted(reading.steps, None, None, None, varies=False)
     reading.warnings += uneven
     reading.timestamp = fields.iso(rows[0].step.ended_at)
@@ -198,14 +199,14 @@ def _printed(text: str, number: _Number) -> float | None:
 
 def _places(text: str) -> _Places | None:
     lowered = in_small_letters(text)
-    if (of_step := step_and_loss(lowered, needs_loss=False)) is None:
+    if (of_step := step_and_loss(lowered, is_timed=True)) is None:
         return None
     taken = frozenset(place.stop for place in of_step if place is not None)
     seconds, is_of_step = _seconds(lowered, taken)
-    unnamed = _without_name(lowered) if seconds is None else None
+    unnamed = _without_name(lowered, taken) if seconds is None else None
     known = seconds or unnamed
     rates, of_all = _rates(lowered, taken | ({known.place.stop} if known else set()))
-    if unnamed is not None and rates:
+    if unnamed is not None and (rates or of_step.loss is not None):
         seconds, is_of_step = unnamed, False
     is_row = seconds is not None and rates if of_step.loss is None else seconds is not None or rates
     if not is_row:
@@ -229,19 +230,37 @@ def _seconds(text: str, taken: frozenset[int]) -> tuple[_Number | None, bool]:
     return None, True
 
 
-def _without_name(text: str) -> _Number | None:
-    """Return a time that has a unit and no name."""
-    match = next((found for pattern in _WITHOUT_NAME if (found := pattern.search(text))), None)
-    return _Number(slice(*match.span("value")), _SCALES.get(match["unit"], 1.0)) if match else None
+def _without_name(text: str, taken: frozenset[int]) -> _Number | None:
+    """Return the only time that has a unit and no name: between delimiters, or behind a number that is known."""
+    if behind := _BEHIND_THE_STEP.search(text):
+        found = [behind]
+    else:
+        found = [match for match in _WITHOUT_NAME.finditer(text) if match["named"] or _is_bare(match, text, taken)]
+    return _Number(slice(*found[0].span("value")), _SCALES.get(found[0]["unit"], 1.0)) if len(found) == 1 else None
 
 
-def _of_equal_work(steps: Steps) -> tuple[Steps, list[str]]:
-    """Return the rows without their times, and a warning, if times and rates of tokens imply steps of unequal work."""
-    work_of = steps.column("seconds") * steps.column("reported_tokens_per_second")
-    known = work_of[np.isfinite(work_of)]
-    if not len(known) or np.ptp(np.percentile(known, (10, 90))) <= EQUAL_WORK * np.median(known):
+def _is_bare(match: re.Match[str], text: str, taken: frozenset[int]) -> bool:
+    before, after = text[: match.start()].rstrip(), text[match.end() :].lstrip()
+    is_after = len(before) in taken or before[-1:] in (*_DELIMITERS[1:], "-")
+    return is_after and (after[:1] in _DELIMITERS or after[0].isdigit())
+
+
+def _of_one_step(steps: Steps) -> tuple[Steps, list[Notice]]:
+    """Return the rows without their times, and a warning, if these may be of something else than a step: they grow or
+    shrink from row to row, or imply with the rates of tokens steps of unequal work.
+    """
+    seconds = finite(steps.column("seconds"))
+    work_of = finite(steps.column("seconds") * steps.column("reported_tokens_per_second"))
+    grown = np.diff(seconds)
+    low, usual, high = np.quantile(grown, (0.25, 0.5, 0.75)) if len(grown) > 1 else (0.0, 0.0, 0.0)
+    is_clock = usual != 0 and high - low <= abs(usual) / 2 and bool((grown * usual > 0).all())
+    if is_clock and abs(seconds[-1] - seconds[0]) > CLOCK_GROWTH * seconds[0]:
+        why = "the times of the rows grow or shrink in every row"
+    elif len(work_of) and np.ptp(np.percentile(work_of, (10, 90))) > EQUAL_WORK * np.median(work_of):
+        why = "times and rates of the rows imply steps with unequal numbers of tokens"
+    else:
         return steps, []
-    return steps.replace(seconds=np.full(len(steps), np.nan)), [Notice("steps_of_unequal_work", "step_time")]
+    return steps.without("seconds"), [Notice("time_of_what", "step_time", why=why)]
 
 
 def _times_of_one_step(steps: Steps, *, is_named: bool) -> tuple[Steps, list[str]]:

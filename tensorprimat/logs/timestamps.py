@@ -43,6 +43,11 @@ _STEP = re.compile(
     r"(?P<unit>step|iter(?:ation)?|update)s?"
     rf"['\"]?\]?\s?[:=#\[(]?\s{{0,8}}(?P<step>{_WHOLE})(?:\s?(?:/|of)\s?(?P<last>{_WHOLE}))?"
 )  # all patterns are for lines in small letters: four times as fast as a search that ignores case
+_COUNTER = re.compile(
+    r"^(?:[^a-z]|(?<=\d)[tz](?![a-z])|\b(?:info|rank|train(?:ing|er)?)\b)*?(?<![\w/.,:%-])(?P<bracket>[\[(]\s{0,8})?"
+    rf"(?P<step>{_WHOLE})\s?/\s?(?P<last>{_WHOLE})"
+    r"(?(bracket)\s?[\])](?!\s{0,3}[\[(]\d)|(?:\s{0,3}[:|,;]|\s{1,3}(?=\w{0,20}loss\b)))"
+)  # [5/100] or 5/100: at the beginning of a row, behind the prefix of a logger
 _LOSS = re.compile(
     rf"\b(?:(?:train(?:ing)?|ce|lm|total|avg|mean)[_-])?loss['\"]?\s?[:=(]?\s{{0,8}}(?P<loss>{fields.NUMBER})(?![\w.])"
 )
@@ -159,10 +164,15 @@ def in_small_letters(text: str) -> str:
     return text.replace("\u0130", "i").lower()  # the only letter that becomes two
 
 
-def step_and_loss(lowered: str, *, needs_loss: bool = True) -> StepPlaces | None:
-    """Return the places of a row's step and loss in a line in small letters; None if it is not a row of training."""
-    step = max(_STEP.finditer(lowered), key=_certainty_of_step, default=None)
-    if step is None or ((loss := _LOSS.search(lowered)) is None and needs_loss):
+def step_and_loss(lowered: str, *, is_timed: bool = False) -> StepPlaces | None:
+    """Return the places of a row's step and loss in a line in small letters; None if it is not a row of training.
+
+    is_timed: the caller needs a time or a rate of the row, so it may have no loss, or a step that is only a counter.
+    """
+    step, loss = max(_STEP.finditer(lowered), key=_certainty_of_step, default=None), _LOSS.search(lowered)
+    if step is None and is_timed and loss and "%|" not in lowered:  # bars count anything
+        step = _COUNTER.match(lowered)
+    if step is None or (loss is None and not is_timed):
         return None
     if (other := _other_work(lowered)) and other["validation"]:
         return None
