@@ -581,6 +581,18 @@ def test_hfu_of_full_leaves_out_the_last_product_where_torch_does(framework):
     assert factor == pytest.approx(ALL_LAYERS - 2 * 32 * 4096 * 14336 / 51_470_401_536)
 
 
+@in_each(("summed", "products"), [((), ("down",)), (("output", "down"), ())])
+def test_hfu_counts_the_last_product_where_backward_needs_it(summed, products):
+    shape = presets.find_preset("llama").shape
+    given, plain = (
+        metric("hfu", result(config={"recompute": PLAN}, model=Model(shape=one))).value
+        for one in (shape.changed(summed_products=summed), shape)
+    )
+    mfu = metric("mfu", result(config={"recompute": PLAN})).value
+    more = 2 * 32 * 4096 * 14336 * len(products)
+    assert (given - plain) / mfu == pytest.approx(more / 51_470_401_536)
+
+
 def test_hfu_is_unknown_for_a_plan_of_layers_without_its_operations():
     moe = presets.find_preset("llama").shape.model_copy(
         update={"experts": Experts(count=8, active=2, ffn_hidden_size=64, layers=32)}

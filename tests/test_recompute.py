@@ -12,6 +12,7 @@ pytest.importorskip("lightning")
 pytest.importorskip("transformers")
 
 import torch
+from architectures import tiny
 from each import in_each
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
@@ -26,6 +27,7 @@ from tensorprimat.engines.torch import memory as torch_memory
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.optimizer import adamw
 from tensorprimat.models import presets, recompute, training_memory
+from tensorprimat.models.families import FAMILIES
 from tensorprimat.session.runs import spec_with_less_memory
 
 pytestmark = [  # of torch, while it compiles
@@ -52,11 +54,16 @@ def spec(**changes):
     )  # fmt: skip
 
 
-def graphs_of(plan, model, length=8192, layers=2, *, sums=False):
-    """Return the products and attentions of the compiled forward and backward graph of a layer, and what it keeps."""
+def two_layers_of(model):
     preset = presets.find_preset(model)
-    shape = preset.shape.model_copy(update={"num_layers": layers, "sliding_window": None})
+    shape = preset.shape.model_copy(update={"num_layers": 2, "sliding_window": None})
+    return dataclasses.replace(preset, shape=shape)
+
+
+def graphs_of(plan, preset, length=8192, *, sums=False):
+    """Return the products and attentions of the compiled forward and backward graph of a layer, and what it keeps."""
     found = {}
+    torch._dynamo.reset()
 
     def counted(graph):
         calls = [f"{node.target} {node.args}" for node in graph.graph.nodes if node.op == "call_function"]
@@ -76,9 +83,10 @@ def graphs_of(plan, model, length=8192, layers=2, *, sums=False):
     with FakeTensorMode(allow_non_fake_inputs=True):  # the state of the generator is none
         torch.set_default_dtype(torch.bfloat16)
         try:
-            network = LanguageModel(dataclasses.replace(preset, shape=shape), sequence_length=length)
+            network = LanguageModel(preset, sequence_length=length)
         finally:
             torch.set_default_dtype(torch.float32)
+        torch_memory._use_kernels(network)
         if sums:
             linear.GradientSums(network.decoder.layers)
         if plan != recompute.NONE:
@@ -95,7 +103,7 @@ def test_a_compiled_layer_runs_and_keeps_what_its_plan_says(model, position):
     """The position is that of the plan in the list; the last one is `full`, which never repeats the product `down`."""
     told = spec(model=model)
     plan = training_memory.plans(told)[position]
-    found = graphs_of(plan, model)
+    found = graphs_of(plan, two_layers_of(model))
     again = recompute.recomputed_operations(plan)
     products = 14 + len(set(again) - {recompute.ATTENTION})
     assert found["backward"] == (products, 1 if recompute.ATTENTION in again else 0)
@@ -108,7 +116,25 @@ def test_a_compiled_layer_runs_and_keeps_what_its_plan_says(model, position):
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")
 def test_layers_that_sum_gradients_run_and_keep_the_same():
     plan = training_memory.plans(spec())[12]
-    assert graphs_of(plan, "llama", sums=True) == graphs_of(plan, "llama")
+    assert graphs_of(plan, two_layers_of("llama"), sums=True) == graphs_of(plan, two_layers_of("llama"))
+
+
+@in_each("kind", [kind for kind, family in FAMILIES.items() if family.summed_products is not None] + ["phi3"])
+def test_an_architecture_knows_which_products_backward_does_not_need(kind):
+    """A norm after the MLP needs the last one; Cohere sums attention and MLP, and needs the last of neither."""
+    found = graphs_of(recompute.ALL_LAYERS, tiny(kind), length=64)
+    forward, backward = found["forward"][0], found["backward"][0]
+    summed = tiny(kind).shape.summed_products
+    assert backward == 3 * forward - len(("down",) if summed is None else summed)
+
+
+@in_each("kind", ["olmo2", "cohere"])
+def test_flops_of_a_plan_are_those_of_the_products_that_the_layers_repeat(kind):
+    plan = recompute.describe(("queries", "output", "up"), 0.35)
+    products, _ = graphs_of(plan, tiny(kind), length=64)["backward"]
+    ones = {"hidden_size": 1, "ffn_hidden_size": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 1}
+    shape = tiny(kind).shape.changed(**ones)  # in which a product has 2 FLOPs
+    assert recompute.recomputed_flops(shape, recompute.recomputed_operations(plan), 64) == 2 * (products - 14)
 
 
 def losses_and_norms(plan=recompute.NONE, *, compiled=False, preset="tiny", model="llama", steps=3):

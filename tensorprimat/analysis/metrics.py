@@ -246,16 +246,18 @@ _OF_PARTS = (_SECOND_PRODUCT, "every second layer")
 def _hfu(result: Result, mfu: Figure, convention: str) -> Figure:
     """Return MFU × FLOPs executed / FLOPs of the model (Korthikanti et al., Reducing Activation Recomputation, 2022).
 
-    Layers run again, never the output head. `full`: their whole forward pass, without the last product where torch
-    stops at what backward needs. A plan of the torch engine names its operations (models/recompute). `selective`: the
-    attention core with Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product of a layer and no
-    attention (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the factor).
+    Layers run again, never the output head. `full`: their whole forward pass, without the products that backward does
+    not need where torch leaves them out. A plan of the torch engine names its operations (models/recompute).
+    `selective`: the attention core with Megatron and NeMo; with torchtitan the second, fourth and sixth matrix product
+    of a layer and no attention (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the
+    factor).
     """
     setting = (result.training_config.recompute or "").lower()
     framework = (result.training_config.framework or "").lower()
     shape, length = result.model.shape, result.training_config.sequence_length
-    named = None if shape is None or not recompute.is_plannable(shape) else recompute.recomputed_operations(setting)
-    if setting == recompute.ALL_LAYERS and framework not in _WITHOUT_LAST_PRODUCT:
+    of_layers = {recompute.ALL_LAYERS: 1.0, recompute.SECOND_LAYERS: 0.5}.get(setting)
+    named = recompute.recomputed_operations(recompute.ALL_LAYERS if of_layers else setting)
+    if shape is None or not recompute.is_plannable(shape) or (of_layers and framework not in _WITHOUT_LAST_PRODUCT):
         named = None
     kind = RECOMPUTE_NAMES.get(setting, None if named is None else setting)
     if kind == "selective" and framework == "torchtitan":
@@ -274,9 +276,8 @@ def _hfu(result: Result, mfu: Figure, convention: str) -> Figure:
     core = counting.attention(shape, length) / 3
     second = presets.every_second_product(shape)  # None only for a kind that `_of_unknown_cost` has refused
     if named is not None:
-        costs = recompute.operations_of(shape, sequence_length=length, width=1)
-        of_products = recompute.recomputed_flops(costs, set(named) - {recompute.ATTENTION}) * shape.num_layers
-        again = of_products + (core if recompute.ATTENTION in named else 0.0)
+        of_products = recompute.recomputed_flops(shape, set(named) - {recompute.ATTENTION}, length) * shape.num_layers
+        again = (of_products + (core if recompute.ATTENTION in named else 0.0)) * (of_layers or 1.0)
     else:
         again = {
             "none": 0.0,

@@ -135,7 +135,7 @@ class TrainingConfig(ConfigurationRecord):
     """Environment variables of a live run that change how fast it runs, by name; empty where none is known."""
 
 
-SPECIAL_PARTS = ("windowed_layers", "multi_token_layers", "experts", "latent_attention")
+SPECIAL_PARTS = ("summed_products", "windowed_layers", "multi_token_layers", "experts", "latent_attention")
 """Fields of a shape that only special models have; files leave them out where they are None."""
 
 
@@ -158,6 +158,9 @@ class ModelShape(Record):
     """Tokens in the vocabulary."""
     gated_mlp: bool = True
     """True for a gated MLP (SwiGLU), which has three matrices; False for two."""
+    summed_products: tuple[str, ...] | None = None
+    """Matrix products of a layer (models/recompute) whose results are only added to others, so that backward does not
+    need them; None means the last one. None of them where a norm follows the MLP (Gemma 2, OLMo 2)."""
     attention_bias: bool = False
     """True if queries, keys and values have biases (Qwen 2.5)."""
     tied_embeddings: bool = False

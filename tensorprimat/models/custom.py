@@ -68,7 +68,7 @@ class ConfiguredModel:
     @property
     def memory_shape(self) -> ModelShape:
         """Return a shape whose activations take as much memory: MLPs as wide as the experts that one token uses."""
-        layers, config = self.decoder.layers, self.config
+        layers, config, family = self.decoder.layers, self.config, FAMILIES[self.decoder.kind]
         widest = max(layers, key=lambda layer: layer.query_width)
         heads = int(config["num_attention_heads"])
         pairs = max(1, round(max(layer.pair_width for layer in layers) / 2 / (widest.query_width // heads)))
@@ -80,7 +80,8 @@ class ConfiguredModel:
             num_key_value_heads=pairs,
             head_dim=widest.query_width // heads,
             vocab_size=self.vocab_size,
-            gated_mlp=FAMILIES[self.decoder.kind].gated,
+            gated_mlp=family.gated,
+            summed_products=family.summed_products,
         )
 
 

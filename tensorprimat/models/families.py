@@ -26,6 +26,8 @@ class Family:
     gated: bool = True
     norms: int = 2
     """Norm vectors of a layer, each as long as the hidden size."""
+    summed_products: tuple[str, ...] | None = None
+    """As of a ModelShape."""
     last_norm: int = 1
     qkv_bias: bool | None = None
     """True if queries, keys and values have biases; None: as the entry attention_bias says."""
@@ -142,6 +144,8 @@ def _sparse_llama4(config: Config, layer: int) -> bool:
 _SLIDES = {"sliding_window": 4096}
 _QWEN = {"sliding_window": 4096, "use_sliding_window": False}
 _GEMMA = {"head_dim": 256, "num_key_value_heads": 4, **_SLIDES}
+_NORMED: tuple[str, ...] = ()  # by a norm, before the sum
+_PARALLEL = ("output", "down")  # attention and MLP of one input
 _DEEPSEEK = {"kv_lora_rank": 512, "q_lora_rank": 1536}
 
 FAMILIES: Mapping[str, Family] = {
@@ -150,14 +154,14 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2": Family(qkv_bias=True, limited=_upper, defaults=_QWEN),
     "qwen3": Family(query_norms="head", limited=_upper, defaults=_QWEN),
     "gemma": Family(tied=True, defaults={"head_dim": 256}),
-    "gemma2": Family(norms=4, tied=True, limited=_but_every(2), defaults=_GEMMA),
-    "gemma3_text": Family(norms=4, tied=True, query_norms="head", limited=_but_every(6, "sliding_window_pattern"),
-                          defaults=_GEMMA),
+    "gemma2": Family(norms=4, summed_products=_NORMED, tied=True, limited=_but_every(2), defaults=_GEMMA),
+    "gemma3_text": Family(norms=4, summed_products=_NORMED, tied=True, query_norms="head",
+                          limited=_but_every(6, "sliding_window_pattern"), defaults=_GEMMA),
     "phi": Family(gated=False, norms=2, last_norm=2, biased=True),  # one norm with weight and bias
     "phi3": Family(qkv_bias=False, limited=every),
     "olmo": Family(norms=0, last_norm=0),
-    "olmo2": Family(query_norms="all"),
-    "olmo3": Family(query_norms="all", limited=_but_every(4), defaults=_SLIDES),
+    "olmo2": Family(summed_products=_NORMED, query_norms="all"),
+    "olmo3": Family(summed_products=_NORMED, query_norms="all", limited=_but_every(4), defaults=_SLIDES),
     "mixtral": Family(qkv_bias=False, experts=every, limited=every, defaults={"num_key_value_heads": 8}),
     "olmoe": Family(query_norms="all", experts=every),
     "qwen2_moe": Family(experts=_sparse_qwen, limited=_odd_and_lower,
@@ -175,7 +179,8 @@ FAMILIES: Mapping[str, Family] = {
                                     "first_k_dense_replace": 3}),
     "llama4_text": Family(experts=_sparse_llama4, limited=_rotated, chunked=True,
                           defaults={"attention_chunk_size": 8192, "num_key_value_heads": 8}),
-    "glm4": Family(norms=4, output_bias=False, defaults={"attention_bias": True, "num_key_value_heads": 2}),
+    "glm4": Family(norms=4, summed_products=_NORMED, output_bias=False,
+                   defaults={"attention_bias": True, "num_key_value_heads": 2}),
     "glm4_moe": Family(query_norms="head", output_bias=False, experts=_sparse_deepseek,
                        defaults={"first_k_dense_replace": 1, "moe_intermediate_size": 1408, "n_shared_experts": 1,
                                  "num_key_value_heads": 8, "use_qk_norm": False}),
@@ -183,13 +188,16 @@ FAMILIES: Mapping[str, Family] = {
     "seed_oss": Family(defaults={"attention_bias": True, "attention_out_bias": False, "head_dim": 128,
                                  "num_key_value_heads": 8}),
     "ernie4_5": Family(tied=True, defaults={"head_dim": 128, "num_key_value_heads": 2}),
-    "exaone4": Family(query_norms="head", limited=_but_every(4, "sliding_window_pattern"), defaults=_SLIDES),
+    "exaone4": Family(summed_products=_NORMED, query_norms="head", limited=_but_every(4, "sliding_window_pattern"),
+                      defaults=_SLIDES),
     "smollm3": Family(tied=True, limited=lambda config, layer: not _rotated(config, layer),
                       defaults={"use_sliding_window": False, "num_key_value_heads": 4}),
     "granite": Family(),
     "granitemoe": Family(experts=every),
-    "cohere": Family(norms=1, query_norms="all", tied=True, defaults={"use_qk_norm": False}),
-    "cohere2": Family(norms=1, tied=True, limited=_but_every(4, "sliding_window_pattern"), defaults=_SLIDES),
+    "cohere": Family(norms=1, summed_products=_PARALLEL, query_norms="all", tied=True,
+                     defaults={"use_qk_norm": False}),
+    "cohere2": Family(norms=1, summed_products=_PARALLEL, tied=True,
+                      limited=_but_every(4, "sliding_window_pattern"), defaults=_SLIDES),
     "phimoe": Family(norms=4, last_norm=2, experts=every, limited=every,  # norms with weight and bias
                      defaults={"num_key_value_heads": 8}),
     "arcee": Family(gated=False),

@@ -92,6 +92,7 @@ def _shape(decoder: Decoder, config: Config) -> ModelShape:
         head_dim=_common("heads", [layer.query_width for layer in layers]) // heads,
         vocab_size=decoder.vocab_size,
         gated_mlp=family.gated,
+        summed_products=family.summed_products,
         attention_bias=layers[0].has_biased_queries,
         tied_embeddings=decoder.tied_embeddings,
         sliding_window=windows.pop() if windows else None,

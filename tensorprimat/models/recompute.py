@@ -1,8 +1,8 @@
 """Recomputation of activations by the torch engine: which results of a decoder layer are kept for backward.
 
 A plan keeps the layer's input and the results of some operations. Everything else runs again in backward, but not the
-last product, whose result no gradient needs. A dense layer has seven matrix products and one attention; what lies
-between them is cheap to compute and never kept by a plan.
+last product, whose result no gradient needs unless a norm follows it. A dense layer has seven matrix products and one
+attention; what lies between them is cheap to compute and never kept by a plan.
 """
 
 from __future__ import annotations
@@ -80,9 +80,13 @@ def kept_bytes(operations: dict[str, Operation], recomputed: Collection[str]) ->
     return sum(one.bytes_per_token for name, one in operations.items() if name not in recomputed)
 
 
-def recomputed_flops(operations: dict[str, Operation], recomputed: Collection[str]) -> float:
+def recomputed_flops(shape: ModelShape, recomputed: Collection[str], sequence_length: int) -> float:
     """Return the FLOPs that a plan adds to backward, for one token in one layer."""
-    return sum(operations[name].flops_per_token for name in recomputed)
+    operations = operations_of(shape, sequence_length=sequence_length, width=1)
+    last = PRODUCTS[-1]  # no plan keeps it
+    operations[last] = operations["up"]  # as large
+    again = {*recomputed, last}.difference((last,) if shape.summed_products is None else shape.summed_products)
+    return sum(operations[name].flops_per_token for name in again)
 
 
 def _cost(operations: dict[str, Operation], recomputed: Collection[str]) -> float:

@@ -239,13 +239,13 @@ def uses_autocast(spec: RunSpec) -> bool:
 
 def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float:
     """Return the FLOPs that backward runs again, as a share of all layers' forward pass."""
-    again = recompute.recomputed_operations(spec.recompute) if can_plan(spec) else None
-    if again is None:
-        return {recompute.NONE: 0.0, recompute.SECOND_LAYERS: 0.5}.get(spec.recompute, 1.0)
-    operations, shape = _operations(spec), model_of(spec).memory_shape
-    down = 2 * shape.hidden_size * shape.ffn_hidden_size  # its result is needed by no gradient
-    forward = recompute.recomputed_flops(operations, operations) + down
-    return recompute.recomputed_flops(operations, again) / forward
+    part = {recompute.NONE: 0.0, recompute.SECOND_LAYERS: 0.5}.get(spec.recompute, 1.0)
+    if not part or not can_plan(spec):
+        return part
+    shape, length = model_of(spec).memory_shape, spec.sequence_length
+    again = recompute.recomputed_operations(recompute.ALL_LAYERS if part < 1 else spec.recompute) or ()
+    forward = recompute.recomputed_flops(shape.changed(summed_products=()), recompute.OPERATIONS, length)
+    return part * recompute.recomputed_flops(shape, again, length) / forward
 
 
 def is_sharded(spec: RunSpec) -> bool:
