@@ -33,6 +33,7 @@ TRACES = {
 }
 """Name of a trace → precision and recomputation."""
 STEPS = 3  # of a profile (engines/torch/profile.py)
+MOST_BYTES = 4 * 10**6  # of a trace, as test data
 KEPT = ("schemaVersion", "deviceProperties", "cuda_runtime_version", "cuda_driver_version", "displayTimeUnit",
         "baseTimeNanoseconds", "traceEvents")  # fmt: skip
 """Entries of a trace without paths and identities."""
@@ -47,6 +48,10 @@ def small_llama(*, layers: int, on_cpu: bool) -> dict[str, object]:
         "num_key_value_heads": shape.num_key_value_heads, "head_dim": shape.head_dim, "vocab_size": 32_000,
         "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
     }  # fmt: skip
+
+
+def path_of(folder: Path, name: str) -> Path:
+    return folder / f"{name}.trace.json.gz"
 
 
 def record(name: str, folder: Path, *, on_cpu: bool) -> Path:
@@ -64,7 +69,7 @@ def record(name: str, folder: Path, *, on_cpu: bool) -> Path:
         options={profiling.STEM: str(folder / name)},
     )  # fmt: skip
     engine.train(spec, folder / f"{name}.json")
-    return folder / f"{name}.trace.json.gz"
+    return path_of(folder, name)
 
 
 def scrub(trace: Path) -> None:

@@ -277,37 +277,6 @@ def masters() -> str:
     return _rung(*flags, "--precision", "bf16", "--master-weights", "fp32", whole=True)
 
 
-def plans() -> str:
-    """Train llama whole, with the plan of recomputation that the engine chooses, and check the estimate of its memory.
-
-    On a CPU, which has no such estimate, the plan of a share of the activations.
-    """
-    from tensorprimat.core.result import Result
-    from tensorprimat.core.spec import RunSettings
-    from tensorprimat.core.units import GB
-    from tensorprimat.engines import prepare
-    from tensorprimat.engines.registry import ENGINES
-    from tensorprimat.machine.platform import detect_platform
-    from tensorprimat.models import training_memory
-    from tensorprimat.models.memory_estimate import CONTEXT_BYTES
-
-    if not can_compile():
-        raise NotHereError("torch.compile needs a C++ compiler on a CPU")
-    share = () if on_gpu() else ("--activation-checkpointing", "35%")
-    result = Result.model_validate(benchmark("--compile", "--num-gpus", "1", *share, tiny=not on_gpu(), whole=True))
-    config = result.training_config
-    printed = f"recompute: {config.recompute}, {result.performance_metrics.tokens_per_second_per_gpu:,.0f} tokens/s/GPU"
-    if not on_gpu():
-        return printed
-    settings = RunSettings(steps=8, warmup_steps=2, seed=1, num_gpus=1, global_batch_size=SEQUENCES, compile=True)
-    spec = prepare.spec_of("llama", settings, engine=ENGINES["torch"], machine=detect_platform())
-    needed = (training_memory.estimate(spec).total - CONTEXT_BYTES) / GB  # the allocator does not count the driver
-    peak = result.memory_metrics.peak_memory_allocated_gb
-    if abs(peak - needed) > ESTIMATE_TOLERANCE * peak:
-        raise RuntimeError(f"{printed}; estimated {needed:.1f} GB, allocated {peak:.1f} GB")
-    return f"{printed}; estimated {needed:.1f} GB, allocated {peak:.1f} GB"
-
-
 def graphs() -> str:
     """Return what CUDA graphs of each layer gain over compiled layers; without a GPU torch compiles and records none.
 
@@ -399,6 +368,47 @@ def fp8() -> str:
     return "; ".join((f"{printed}, {against}", *learnt))
 
 
+def traces() -> str:
+    """Record the profiles of perf/gpu_traces.py in output/traces, and explain them: they are test data of the project.
+
+    On a CPU only those in its own precision.
+    """
+    from importlib.util import find_spec
+
+    from perf import gpu_traces
+    from tensorprimat.engines.torch.fp8 import has_units
+    from tensorprimat.reports.ledger import sentence
+    from tensorprimat.traces.difference import difference_of
+    from tensorprimat.traces.sides import ledger_at
+    from tensorprimat.traces.work import TraceFacts
+
+    in_fp8 = on_gpu() and has_units() and find_spec("torchao") is not None
+    names = [name for name, (precision, _) in gpu_traces.TRACES.items() if in_fp8 or precision != "fp8"]
+    folder = ROOT / "output" / "traces"
+    command = [sys.executable, str(ROOT / "perf" / "gpu_traces.py"), str(folder), "--traces", ",".join(names)]
+    done = subprocess.run([*command, *([] if on_gpu() else ["--cpu"])], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
+    paths = {name: gpu_traces.path_of(folder, name) for name in names}
+    ledgers = {name: ledger_at(path) for name, path in paths.items()}
+    largest = max(path.stat().st_size for path in paths.values())
+    again = ledgers["bf16_recomputed"]
+    repeated = again.launches("recomputed_products") / max(again.launches("recomputed_attention"), 1)
+    wrong = [f"{name}: {notice}" for name, one in ledgers.items() for notice in one.notices]
+    steps = {name: len(one.by_step) for name, one in ledgers.items()}
+    wrong += [f"{name}: {count} steps" for name, count in steps.items() if count != gpu_traces.STEPS]
+    wrong += [f"{largest / 1e6:.1f} MB"] * (largest > gpu_traces.MOST_BYTES)
+    wrong += [f"{repeated:g} products of a recomputed layer repeated"] * (on_gpu() and repeated != 6)
+    if wrong:
+        raise RuntimeError("; ".join(wrong))
+    pairs = [("bf16_a", name) for name in names[1:]]
+    found = [
+        f"{one} → {other}: {sentence(difference_of(ledgers[one], ledgers[other], (TraceFacts(), TraceFacts())))}"
+        for one, other in pairs
+    ]
+    return "; ".join([f"{len(names)} in {folder}, at most {largest / 1e6:.2f} MB", *found])
+
+
 def _rate(*flags: str) -> float:
     """Return the tokens per second and GPU of all layers of llama."""
     figures: dict[str, float] = benchmark(*flags, tiny=not on_gpu(), whole=True)["performance_metrics"]  # type: ignore[assignment]
@@ -469,7 +479,7 @@ def _losses(*flags: str) -> list[float]:
 GROUPS: tuple[tuple[Callable[[], str], ...], ...] = (
     (devices, sampler, callback, events, flash, group),
     (sync, graphs, update, loss),
-    (oom, product, eager, compiled, ddp, fsdp, fp8, speed, masters),
+    (oom, product, eager, compiled, ddp, fsdp, fp8, speed, traces, masters),
 )
 """The parts that share a process, since each start costs seconds. The second group holds large models in GPU memory,
 which ends with it; the last one trains in children, and compares them with one measurement of the product."""

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import re
 import runpy
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -292,6 +293,30 @@ def test_fp8_states_its_rate_over_that_of_bf16(monkeypatch, h200):
     printed = ladder.fp8()
     assert "1.45x the rate of BF16, goal 1.35x reached; tensorwise learns; rowwise learns; kept learns" in printed
     assert {"fp8" in flags for flags in h200.flags} == {True, False}
+
+
+def test_the_part_of_traces_explains_them_and_fails_where_a_layer_repeats_other_products(monkeypatch, tmp_path):
+    recorded = {name: f"h200_{name}" for name in ("bf16_a", "bf16_b", "bf16_recomputed", "fp8", "fp8_recomputed")}
+
+    def recording(command, **_):
+        folder = Path(command[2])
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in command[4].split(","):
+            source = Path(__file__).parent / "traces" / f"{recorded[name]}.trace.json.gz"
+            shutil.copy(source, folder / f"{name}.trace.json.gz")
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(ladder, "on_gpu", lambda: True)
+    monkeypatch.setattr("tensorprimat.engines.torch.fp8.has_units", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())  # torchao
+    monkeypatch.setattr(ladder.subprocess, "run", recording)
+    monkeypatch.setattr(ladder, "ROOT", tmp_path)
+    printed = ladder.traces()
+    assert "bf16_a → bf16_b: The steps of A and B show no difference" in printed
+    assert "bf16_a → fp8: B is 15 ms faster a step: products 26.7 ms" in printed
+    recorded["bf16_recomputed"] = "h200_bf16_b"
+    with pytest.raises(RuntimeError, match="0 products of a recomputed layer repeated"):
+        ladder.traces()
 
 
 def test_a_timing_that_misses_its_goal_does_not_fail(monkeypatch):

@@ -120,8 +120,17 @@ def attention_flops(operator: Operator | None) -> float | None:
 
 def _attention_of(kernel: Kernel) -> Operator | None:
     """Return PyTorch's operator of an attention around the launch of a kernel."""
+    return _around(kernel, lambda name: name.startswith(SDPA))
+
+
+def _product_of(kernel: Kernel) -> Operator | None:
+    """Return the operator of a product around the launch of a kernel, or the innermost one where there is none."""
+    return _around(kernel, _FIRST.__contains__) or kernel.operator
+
+
+def _around(kernel: Kernel, fits: Callable[[str], bool]) -> Operator | None:
     operator = kernel.operator
-    while operator is not None and not operator.name.startswith(SDPA):
+    while operator is not None and not fits(operator.name):
         operator = operator.parent
     return operator
 
@@ -136,7 +145,7 @@ def _total(operators: Iterable[Operator | None], amount: Callable[[Operator | No
 def first_flops(ledger: Ledger) -> float | None:
     """Return the FLOPs of the products of a step with the weights, without repeated ones; None without shapes."""
     operators = [
-        one.operator
+        _product_of(one)
         for name, found in ledger.members.items()
         if name.startswith(MATRIX_PRODUCTS)
         for one in found
@@ -201,7 +210,7 @@ def _of_shapes(ledger: Ledger) -> dict[str, tuple[float, str]]:
     for name, kernels in ledger.members.items() if ledger.trace.has_shapes else ():
         total, unit = None, "FLOP"
         if name.startswith((MATRIX_PRODUCTS, "recomputed_products")):
-            total = _total((one.operator for one in kernels), product_flops)
+            total = _total(map(_product_of, kernels), product_flops)
         elif name in ("attention_forward", "attention_backward", "recomputed_attention"):
             around = [one for one in map(_attention_of, kernels) if one or not ledger.trace.on_cpu]
             total = _total(around, attention_flops)
