@@ -190,6 +190,16 @@ def test_of_a_folder_of_ranks_the_median_is_shown_and_the_slowest_named(tmp_path
         ledger_at(tmp_path, 7)
 
 
+def test_ranks_are_compared_by_the_steps_that_all_of_them_have(tmp_path):
+    for rank, steps in enumerate((3, 4, 2)):  # each step is longer than the last one
+        made = training(steps)
+        made.document["distributedInfo"] = {"rank": rank, "world_size": 3}
+        made.write(tmp_path / f"{rank}.json")
+    found = ledger_at(tmp_path)
+    assert found.steps.marks == ("ProfilerStep#0", "ProfilerStep#1")
+    assert found.notices[0].values["off"] == 0
+
+
 def test_the_whole_trace_can_be_one_step(tmp_path):
     found = ledger_at(training().write(tmp_path / "a.json"), whole=True)
     assert (len(found.by_step), found.steps.by) == (1, "whole")

@@ -83,6 +83,25 @@ def test_steps_come_from_marks_then_the_optimizer_then_repetition(tmp_path):
     assert repeated.step_seconds == pytest.approx(600e-6)
 
 
+def test_what_runs_between_two_marks_belongs_to_the_step_before(tmp_path):
+    made = ChromeTrace()
+    for start in (0, 1000):
+        made.mark(start, start, start + 800)
+        made.kernel(GEMM, start + 100, start + 700)
+        made.kernel("Memcpy HtoD", start + 850, start + 900, category="gpu_memcpy")
+    found = ledger(made, tmp_path)
+    assert [end - start for start, end in found.steps.windows] == pytest.approx([1000e-6, 800e-6])
+    assert found.closure == pytest.approx(0)
+
+
+def test_launches_that_lost_their_kernels_are_counted_up_to_the_hundredth_that_is_refused(tmp_path):
+    for lost, codes in ((0, []), (1, ["trace_launches_lost"])):
+        made = training(layers=10)
+        for _ in range(lost):
+            made.kernel(GEMM, 300, 400, lost=True)
+        assert [one.code for one in ledger(made, tmp_path).notices] == codes
+
+
 def test_layers_of_one_step_are_no_steps(tmp_path):
     made = ChromeTrace()
     made.kernel("embedding_kernel", 0, 90)

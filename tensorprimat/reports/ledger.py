@@ -32,7 +32,7 @@ _STEPS_BY = {
 _PROFILED = (
     "A profiler slows a training down: these times explain a speed, and are none. Compare speeds of runs without it."
 )
-_LEAST_SHARE = 0.0005  # of a step, of a class that is shown
+_LEAST_SHARE = 0.0005  # of a step or of a difference, of a class that is shown
 _LEAST_RATED = 0.02  # of a step, of a class whose missing rate is worth a sentence
 _RATED = ("products", "recomputed_products", "attention_forward", "attention_backward", "recomputed_attention")
 _MOST_KERNELS = 2  # shown below a class of the difference
@@ -210,7 +210,8 @@ def sentence(difference: LedgerDifference) -> str:
         for name, value in named.items()
     ]
     rest = total.difference - sum(named.values())
-    parts.append(f"rest {_absolute(rest)}{'' if rest * sign >= 0 else f' {other}'}")
+    if abs(rest) >= _LEAST_SHARE * abs(total.difference):
+        parts.append(f"rest {_absolute(rest)}{'' if rest * sign >= 0 else f' {other}'}")
     return f"B is {_absolute(total.difference)} {word} a step: {', '.join(parts)}"
 
 

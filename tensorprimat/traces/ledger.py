@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -102,10 +102,15 @@ class Ledger:
         return sum(time for name, time in self.classes.items() if name.startswith(prefixes))
 
 
-def ledger_of(trace: Trace, *, whole: bool = False) -> Ledger:
-    """Return the ledger of a trace. whole: the trace is one step. Raises InputError for a trace without whole steps."""
+def ledger_of(trace: Trace, *, whole: bool = False, marked: Collection[str] = ()) -> Ledger:
+    """Return the ledger of a trace. whole: the trace is one step; marked: of the steps with these marks only.
+
+    Raises InputError for a trace without whole steps.
+    """
     classes = classify(trace)
     steps = find_steps(trace, classes, whole=whole)
+    if marked:
+        steps = steps.only(marked)
     starts = np.array([kernel.start for kernel in trace.kernels])
     ends = np.array([kernel.end for kernel in trace.kernels])
     rank = np.array([2 if name == COPIES else int(name.startswith(COMMUNICATION)) for name in classes])
@@ -189,6 +194,8 @@ def _notices(ledger: Ledger) -> list[Notice]:
         found.append(Notice("trace_graphs", "ledger", share=of_graphs))
     if ledger.closure is not None and abs(ledger.closure) > CLOSURE:
         found.append(Notice("trace_not_closed", "ledger", off=abs(ledger.closure)))
+    if lost := sum(start < ledger.steps.windows[-1][1] for start in ledger.trace.lost):
+        found.append(Notice("trace_launches_lost", "ledger", lost=lost, launches=ledger.trace.launches))
     if ledger.steps.by == "repetition":
         found.append(Notice("trace_repetition", "steps"))
     elif ledger.steps.left_out:

@@ -88,6 +88,7 @@ def _is_result(path: Path) -> bool:
 def ledger_at(path: Path, rank: int | None = None, *, whole: bool = False) -> Ledger:
     """Return the ledger of a trace. Of several ranks or devices, the one chosen, or the median by time of a step.
 
+    Where their marks differ, the steps that all of them have count.
     whole: a trace is one step.
     Raises InputError for a path without a usable trace, UsageError for a rank that is not there.
     """
@@ -98,7 +99,11 @@ def ledger_at(path: Path, rank: int | None = None, *, whole: bool = False) -> Le
         traces = [trace for trace in traces if trace.rank == rank]
         if not traces:
             raise UsageError(f"--rank {rank}: {path} has no trace of that rank")
-    ledgers = sorted((ledger_of(trace, whole=whole) for trace in traces), key=lambda ledger: ledger.step_seconds)
+    ledgers = [ledger_of(trace, whole=whole) for trace in traces]
+    common = set(ledgers[0].steps.marks).intersection(*(one.steps.marks for one in ledgers)) if ledgers else set()
+    if common and any(len(one.steps.marks) > len(common) for one in ledgers):
+        ledgers = [ledger_of(trace, marked=common) for trace in traces]
+    ledgers.sort(key=lambda ledger: ledger.step_seconds)
     if not ledgers:
         raise InputError("no work of a GPU is in the trace; profile with GPU activities", path=path)
     median, slowest = ledgers[(len(ledgers) - 1) // 2], ledgers[-1]

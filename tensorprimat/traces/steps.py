@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tensorprimat.core import quantities
@@ -26,11 +26,19 @@ class StepWindows:
     windows: tuple[tuple[float, float], ...]
     by: str
     """marks, optimizer, repetition or whole."""
+    marks: tuple[str, ...] = ()
+    """Mark of each window; empty where marks did not find them."""
     left_out: int = 0
     """Partial steps at the ends."""
     clock_seconds: float | None = None
     """Time of these steps by the host's marks, from the first kernel on; None without marks, or where the host did
     not wait for the device."""
+
+    def only(self, marked: Collection[str]) -> StepWindows:
+        """Return the windows with these marks, without a clock."""
+        kept = [place for place, mark in enumerate(self.marks) if mark in marked]
+        windows, marks = tuple(self.windows[one] for one in kept), tuple(self.marks[one] for one in kept)
+        return replace(self, windows=windows, marks=marks, clock_seconds=None)
 
 
 def find_steps(trace: Trace, classes: Sequence[str], *, whole: bool = False) -> StepWindows:
@@ -48,6 +56,8 @@ def find_steps(trace: Trace, classes: Sequence[str], *, whole: bool = False) -> 
         return _whole(trace, StepWindows(windows=((trace.kernels[0].start, end),), by="whole"), work)
     found = _by_marks(trace, work) or _by_optimizer(trace, classes, work) or _by_repetition(trace, work)
     if found is None:
+        if trace.is_cut:
+            raise InputError("the file ends in the middle, before the end of a step; profile fewer", path=trace.path)
         raise InputError(
             "no steps: neither marks of the profiler nor an optimizer nor repetition; profile several steps with "
             "profiler.step(), or give --whole if the trace is one step",
@@ -73,7 +83,9 @@ def _whole(trace: Trace, found: StepWindows, work: Sequence[int]) -> StepWindows
         kept = complete
     left_out = found.left_out + len(found.windows) - len(kept)
     clock = found.clock_seconds if len(kept) == len(found.windows) else None
-    return StepWindows(windows=tuple(kept), by=found.by, left_out=left_out, clock_seconds=clock)
+    mark_of = {end: mark for (_, end), mark in zip(found.windows, found.marks, strict=False)}
+    marks = tuple(mark_of[end] for _, end in kept) if mark_of else ()
+    return StepWindows(windows=tuple(kept), by=found.by, marks=marks, left_out=left_out, clock_seconds=clock)
 
 
 def _of_like_work(windows: Sequence[tuple[float, float]], counts: Sequence[int]) -> list[tuple[float, float]]:
@@ -132,16 +144,19 @@ def _by_marks(trace: Trace, work: Sequence[int]) -> StepWindows | None:
     if not filled:
         return None
     left_out = len(marks) - len(filled)
+    until = {mark: following.start for mark, following in pairwise(marks)}  # a step includes what follows its mark
+    spans = tuple((mark.start, until.get(mark, mark.end)) for mark, _ in filled)
+    clock = sum(end - start for start, end in spans)
+    names = tuple(mark.name for mark, _ in filled)
     if trace.on_cpu or all(max(kernel.end for kernel in group) <= mark.end for mark, group in filled):
-        until = {mark: following.start for mark, following in pairwise(marks)}
-        windows = tuple((mark.start, until.get(mark, mark.end)) for mark, _ in filled)
-        clock = sum(mark.end - mark.start for mark, _ in filled)
-        return StepWindows(windows=windows, by="marks", clock_seconds=clock, left_out=left_out)
+        return StepWindows(windows=spans, by="marks", marks=names, clock_seconds=clock, left_out=left_out)
     first = min(kernel.start for kernel in filled[0][1])  # the host runs ahead: the device's own ends are the steps
     found = tuple(_windows(groups, first))
     waited = found[-1][1] <= filled[-1][0].end and len(found) == len(filled)
-    clock = sum(mark.end - mark.start for mark, _ in filled) - max(0.0, first - filled[0][0].start)
-    return StepWindows(windows=found, by="marks", clock_seconds=clock if waited else None, left_out=left_out)
+    clock -= max(0.0, first - spans[0][0])
+    names = names if len(found) == len(filled) else ()
+    clock_seconds = clock if waited else None
+    return StepWindows(windows=found, by="marks", marks=names, clock_seconds=clock_seconds, left_out=left_out)
 
 
 def _recorded(trace: Trace, work: Sequence[int]) -> Sequence[int]:
