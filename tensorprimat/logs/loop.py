@@ -18,6 +18,7 @@ import numpy as np
 
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps, finite
+from tensorprimat.core.units import GB, GIB, MIB
 from tensorprimat.logs import fields, headers, work
 from tensorprimat.logs.clocks import written_at
 from tensorprimat.logs.format import Reading
@@ -81,6 +82,17 @@ _OF_STEPS = (
     re.compile(rf"{_BEGINS}{_STEPS_RATE}{_LABELLED}{_VALUE}{_ENDS}"),
     re.compile(rf"{_BEGINS}{_VALUE}{_STEPS_RATE}{_ENDS}"),
 )
+_BYTES = r"[kmgt]i?b"
+_MEMORY = re.compile(
+    r"(?<![a-z])(?P<words>(?:(?:max|peak|gpu|cuda|hip|device|alloc(?:ated)?|reserved|used|usage|vram|hbm|mem(?:ory)?)"
+    rf"[ _./-]{{0,2}}){{1,5}})(?:[(\[]?(?P<unit>{_BYTES})[)\]]?)?['\"]?\s?[:=]?\s{{0,8}}{_VALUE}(?P<after>{_BYTES})?"
+    r"(?![\w/%])"
+)
+"""The memory of a GPU with its unit, in front of the number or behind it."""
+_NO_PEAK_OF_A_GPU = re.compile(
+    r"(?:cpu|host|ram|rss|system|swap|disk|free|avail[a-z]*|total|min|avg|mean)[ _./-]{0,2}$"
+)
+_SIZES = {"kb": 1e3, "mb": 1e6, "gb": GB, "tb": 1e12, "kib": 1024.0, "mib": MIB, "gib": GIB, "tib": 1024.0 * GIB}
 _OTHER_THAN_A_STEP = re.compile(
     r"(?<![a-z])(?:fwd|forward|bwd|backward|optim?|optimizer|data|(?:data)?load(?:er|ing)?|comm|sync"
     r"|eval(?:uation)?|val|valid(?:ation)?|test|prefill|decode|gen|generation|rollout|inference"
@@ -110,6 +122,7 @@ class _Places(NamedTuple):
     of_step: StepPlaces
     seconds: _Number | None
     rates: dict[str, _Number]
+    memory: dict[str, _Number]
     of_all: bool
     """False if the rate of the row may be of all GPUs or of one."""
     is_of_step: bool
@@ -184,10 +197,13 @@ def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
         ended_at=moment.seconds if moment is not None and moment.has_year else None,
         line=line,
     )
-    rates = {name: fields.positive(text[one.place], one.scale) for name, one in places.rates.items()}
+    rates, memory = (
+        {name: fields.positive(text[one.place], one.scale) for name, one in numbers.items()}
+        for numbers in (places.rates, places.memory)
+    )
     if step.seconds is None and not any(rates.values()):
         return None
-    return _Row(step.changed(**rates), text[last] if last else None, places.of_all, places.is_of_step)
+    return _Row(step.changed(**rates, **memory), text[last] if last else None, places.of_all, places.is_of_step)
 
 
 def _printed(text: str, number: _Number) -> float | None:
@@ -211,7 +227,8 @@ def _places(text: str) -> _Places | None:
     is_row = seconds is not None and rates if of_step.loss is None else seconds is not None or rates
     if not is_row:
         return None
-    return _Places(of_step=of_step, seconds=seconds, rates=rates, of_all=of_all, is_of_step=is_of_step)
+    memory = _memory(lowered)
+    return _Places(of_step=of_step, seconds=seconds, rates=rates, memory=memory, of_all=of_all, is_of_step=is_of_step)
 
 
 def _seconds(text: str, taken: frozenset[int]) -> tuple[_Number | None, bool]:
@@ -228,6 +245,22 @@ def _seconds(text: str, taken: frozenset[int]) -> tuple[_Number | None, bool]:
             if _is_certain(match, text, taken):
                 return _Number(slice(*match.span("value")), 1.0, is_rate=True), True
     return None, True
+
+
+def _memory(text: str) -> dict[str, _Number]:
+    """Return the memory of a GPU that a row states, by column; without a word for its kind it is an allocated peak."""
+    found: dict[str, _Number] = {}
+    for match in _MEMORY.finditer(text):
+        words, unit = match["words"], match["unit"] or match["after"]
+        is_memory = any(word in words for word in ("mem", "vram", "hbm", "alloc", "reserved", "peak"))
+        if not unit or not is_memory or _NO_PEAK_OF_A_GPU.search(text[: match.start()][-_LONGEST_WORD:]):
+            continue
+        is_plain = not any(word in words for word in ("alloc", "reserved", "used", "usage", "vram", "hbm"))
+        kind = "allocated" if is_plain or "alloc" in words else "reserved" if "reserved" in words else "device_used"
+        is_peak = kind != "device_used" and (is_plain or "max" in words or "peak" in words)
+        name = f"memory_{kind}_peak_bytes" if is_peak else f"memory_{kind}_bytes"
+        found.setdefault(name, _Number(slice(*match.span("value")), _SIZES[unit]))
+    return found
 
 
 def _without_name(text: str, taken: frozenset[int]) -> _Number | None:
