@@ -208,6 +208,18 @@ def test_a_gap_has_the_reason_that_the_launch_after_it_shows(tmp_path):
     assert gap_of(tmp_path, launch=690, host=loading) == "data_wait"
 
 
+def test_the_time_of_a_graph_without_its_kernels_is_no_gap_of_the_host(tmp_path):
+    made = ChromeTrace()
+    made.mark(0, 0, 1000)
+    made.kernel(GEMM, 0, 300)
+    made.kernel("", 0, 0, launch=400, lost=True, call="cudaGraphLaunch")
+    made.kernel(GEMM, 900, 1000, launch=890)
+    found = ledger(made, tmp_path)
+    shown = milliseconds(found)
+    assert (shown["gap_launch"], shown["gap_graph"]) == (0.1, 0.5)
+    assert [notice.code for notice in found.notices] == ["trace_graphs"]
+
+
 def test_a_launch_shortly_before_a_gap_explains_its_beginning(tmp_path):
     made = ChromeTrace()
     made.mark(0, 0, 1000)

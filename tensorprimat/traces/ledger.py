@@ -6,8 +6,9 @@ communication before copies, and of two of a kind the one that began first; wher
 
 from __future__ import annotations
 
+import math
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -257,12 +258,25 @@ def _gaps(trace: Trace, begun: _Floats, done: _Floats, start: float, end: float)
     begins = [kernel.start for kernel in trace.kernels]
     gaps = zip((start, *ends), (*starts, end), strict=True)
     found: list[tuple[str, float]] = []
-    for one, other in gaps:
-        if other > one:
-            place = bisect_left(begins, float(other))  # of the kernel that ends the gap
-            kernel = trace.kernels[place] if place < len(begins) else None
-            found += _reasons(trace, float(one), float(other), kernel)
+    for began, ended in gaps:
+        one, other = float(began), float(ended)
+        if other <= one:
+            continue
+        place = bisect_left(begins, other)  # of the kernel that ends the gap
+        kernel = trace.kernels[place] if place < len(begins) else None
+        launched = _graph_between(trace, trace.kernels[place - 1] if place else None, kernel, other)
+        graph = other if launched is None else min(max(one, launched), other)
+        found += _reasons(trace, one, graph, kernel) if graph > one else []
+        found += [("gap_graph", other - graph)] if graph < other else []
     return found
+
+
+def _graph_between(trace: Trace, before: Kernel | None, after: Kernel | None, end: float) -> float | None:
+    """Return when the host launched a graph without kernels between two kernels, or None. end: of the gap."""
+    since = before.launched if before is not None and before.launched is not None else -math.inf
+    until = after.launched if after is not None and after.launched is not None else end
+    place = bisect_right(trace.graphs, since)
+    return trace.graphs[place] if place < len(trace.graphs) and trace.graphs[place] < until else None
 
 
 def _reasons(trace: Trace, start: float, end: float, kernel: Kernel | None) -> list[tuple[str, float]]:

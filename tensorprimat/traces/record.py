@@ -131,6 +131,8 @@ class Trace:
     launches: int = 0
     lost: list[float] = field(default_factory=list)
     """Times of launches whose kernels the trace does not have."""
+    graphs: list[float] = field(default_factory=list)
+    """Times of launches of CUDA graphs of which the trace has no kernel."""
     is_cut: bool = False
     has_operators: bool = False
     has_shapes: bool = False
@@ -191,6 +193,7 @@ class Recording:
                 kernel.operator = _innermost(threads.get(call.thread, []), starts.get(call.thread, []), call.start)
             devices[device].append(kernel)
         launches = [call for call in by_key.values() if _LAUNCH.search(call.name)]
+        without = sorted((call for call in launches if call.key not in seen), key=lambda call: call.start)
         gpu_is_missing = self.is_cut and self.devices  # the file ends before the work of its GPU
         if not devices and any(threads.values()) and not self.calls and not gpu_is_missing:
             devices["cpu"] = [piece for thread, found in threads.items() for piece in _own_time(found, str(thread))]
@@ -201,7 +204,8 @@ class Recording:
                 rank=self.rank, world_size=self.world_size, kernels=sorted(kernels, key=lambda kernel: kernel.start),
                 marks=self._spans(mark, launching[device]), waits=sorted(waits, key=lambda span: span.start),
                 data_waits=self._spans(_DATA, launching[device]),
-                launches=len(launches), lost=sorted(call.start for call in launches if call.key not in seen),
+                launches=len(launches), lost=[call.start for call in without if _GRAPH not in call.name],
+                graphs=[call.start for call in without if _GRAPH in call.name],
                 is_cut=self.is_cut, has_operators=any(threads.values()),
                 has_shapes=any(one.shapes for found in threads.values() for one in found),
                 notices=(Notice("trace_cut", "trace"),) if self.is_cut else (),
