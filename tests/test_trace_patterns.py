@@ -11,10 +11,11 @@ from each import in_each
 
 from tensorprimat.cli import main
 from tensorprimat.models.presets import find_preset
+from tensorprimat.reports.ledger import rates_table
 from tensorprimat.traces.ledger import Ledger
 from tensorprimat.traces.patterns import patterns_of
 from tensorprimat.traces.sides import ledger_at
-from tensorprimat.traces.work import TraceFacts, rates_of
+from tensorprimat.traces.work import Rate, TraceFacts, rates_of
 
 LLAMA = TraceFacts(shape=find_preset("llama").shape, sequence_length=8192)
 OF_16_BITS = ["c10::BFloat16", "c10::BFloat16"]
@@ -188,6 +189,11 @@ def test_products_of_layers_and_head_in_two_precisions_share_the_work_of_the_mod
 def test_a_rate_above_the_peak_is_no_rate(tmp_path):
     shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": OF_16_BITS}
     assert not rates_of(ledger(step_of(("aten::mm", GEMM, 100.0), **shapes), tmp_path), TraceFacts())
+
+
+def test_the_rate_of_a_class_that_one_side_has_stands_alone():
+    (row,) = rates_table([{}, {"recomputed_products": Rate(amount=1e12, per_second=5e14, peak=1e15, unit="FLOP")}]).rows
+    assert [cell.text for cell in row] == ["recomputed products", "1 TFLOP", "", "500 TFLOP/s, 50 %"]
 
 
 def test_without_shapes_and_a_model_there_is_no_rate_and_the_reason_is_said(tmp_path, capsys):

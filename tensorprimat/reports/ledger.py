@@ -141,13 +141,15 @@ def difference_table(difference: LedgerDifference) -> Table:
 
 
 def rates_table(rates: Sequence[Mapping[str, Rate]]) -> Table | None:
-    """Return the work of classes and the rate of each side; None without rates on both sides."""
+    """Return the work of classes and the rate of each side; None without any rate."""
     rows = []
-    for name in sorted(rates[0].keys() & rates[1].keys(), key=lambda name: (place_of(name), name)):
-        both = [side[name] for side in rates]
-        amounts = [with_prefix(rate.unit)(quantities.to_digits(rate.amount, 3)) for rate in both]
+    for name in sorted({**rates[0], **rates[1]}, key=lambda name: (place_of(name), name)):
+        both = [side.get(name) for side in rates]
+        amounts = [with_prefix(rate.unit)(quantities.to_digits(rate.amount, 3)) for rate in both if rate]
         texts = [
-            f"{with_prefix(rate.unit)(quantities.to_digits(rate.per_second, 3))}/s"
+            ""
+            if rate is None
+            else f"{with_prefix(rate.unit)(quantities.to_digits(rate.per_second, 3))}/s"
             + ("" if rate.peak is None else f", {percent(rate.per_second / rate.peak, 0)}{_of_other_bounds(rate)}")
             for rate in both
         ]
