@@ -16,7 +16,8 @@ from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.estimates import without_figure
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
-from tensorprimat.analysis.rates import RATE_FLAGS
+from tensorprimat.analysis.pairs import TOLERATED, PairDecision, PairedChange
+from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.ratios import (
     GroupPair,
     StatedScatter,
@@ -55,9 +56,13 @@ class Check:
     """The check of one limit for one model, with its outcome."""
 
     model: str
+    kind: Literal["throughput", "memory", "loss"]
     what: str
     """Subject of the check: "throughput (tokens/s/GPU)", "peak memory allocated", "loss" …"""
     status: Status
+    baseline: float | None = None
+    """Figure of the baseline, in the unit of `what`; memory in GB."""
+    candidate: float | None = None
     change: float | None = None
     """Relative change from baseline to candidate; None where there is no such number."""
     low: float | None = None
@@ -196,7 +201,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         elif any(group.result.provenance.engine == PUBLISHED for group in pair.groups):
             sentence, further = "a published figure has no runs", "state their variation with --assume-run-cv PERCENT"
         return Check(
-            model=model, what="throughput", status="undecided", limit=-limit,
+            model=model, kind="throughput", what="throughput", status="undecided", limit=-limit,
             sentence="; ".join(filter(None, (sentence, further, scope(pair, assumed)))),
         )  # fmt: skip
     look = look_of(pair)
@@ -213,16 +218,41 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         "pass": "the whole interval is within the limit",
     }.get(decision) or f"the interval contains the limit; {_more_runs(pair, abs(log.log - least), assumed)}"
     low, high = (math.expm1(stats.bounded(end)) for end in (log.log - half, log.log + half))
+    metric = None if pair.metric == TIME_TO_TRAIN else pair.metric
+    rates = [metric and rate_of(group.result, metric) for group in (pair.baseline, pair.candidate)]
     return Check(
         model=model,
+        kind="throughput",
         what=f"throughput ({spelled_metric(pair.metric or '')})",
         status="undecided" if decision == "unsettled" else decision,
+        baseline=rates[0] or None,
+        candidate=rates[1] or None,
         change=math.expm1(log.log),
         low=low,
         high=high,
         limit=-limit,
         sentence="; ".join(filter(None, (sentence, scope(pair, assumed)))),
     )
+
+
+def check_of_pairs(
+    model: str, found: PairedChange, metric: str, speeds: Sequence[Sequence[float]], limit: float
+) -> Check:
+    """Return the check of the throughput by pairs of runs. speeds: of baseline and candidate, in the metric."""
+    shown = limit if found.high < -limit else TOLERATED * limit
+    outcomes: dict[PairDecision, tuple[Status, str]] = {
+        "slower": ("fail", f"a slowdown of more than {stated_share(shown)} is shown"),
+        "within": ("pass", f"a slowdown of {stated_share(limit)} is ruled out"),
+        "undecided": ("undecided", f"neither a slowdown is shown, nor one of {stated_share(limit)} ruled out"),
+    }
+    status, sentence = outcomes[found.decision]
+    baseline, candidate = (math.exp(sum(map(math.log, side)) / len(side)) for side in speeds)
+    runs = f"{counted(found.pairs, 'pair')} of runs in turn on one machine"
+    return Check(
+        model=model, kind="throughput", what=f"throughput ({spelled_metric(metric)})", status=status,
+        baseline=baseline, candidate=candidate, change=found.change, low=found.low, high=found.high, limit=-limit,
+        sentence=f"{sentence}, by {runs}",
+    )  # fmt: skip
 
 
 def decide_ratio(
@@ -257,7 +287,7 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
     kind = next((k for k in MEMORY_KINDS if all(_peak(group.result, k) for group in sides)), None)
     if kind is None:
         sentence = "the sides have no device memory figure of the same kind"
-        return Check(model=model, what="memory", status="undecided", limit=limit, sentence=sentence)
+        return Check(model=model, kind="memory", what="memory", status="undecided", limit=limit, sentence=sentence)
     what = f"peak {kind.replace('_', ' ')}"
     below, above = ([peak for run in group.runs if (peak := _peak(run, kind))] for group in sides)
     lacking = sum(len(group.runs) for group in sides) - len(below) - len(above)
@@ -279,8 +309,9 @@ def _memory(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -
     if lacking:
         sentence += f"; {counted(lacking, 'run')} without a peak left out"
     return Check(
-        model=model, what=what, status=status, change=change, low=low, high=high, limit=limit, sentence=sentence
-    )
+        model=model, kind="memory", what=what, status=status, baseline=max(below), candidate=max(above), change=change,
+        low=low, high=high, limit=limit, sentence=sentence,
+    )  # fmt: skip
 
 
 def _peak(result: Result, kind: str) -> float | None:
@@ -290,7 +321,9 @@ def _peak(result: Result, kind: str) -> float | None:
 def _losses(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -> Check:
     found = losses.parity(pair.baseline, pair.candidate, tolerance=limit, confidence=assumed.confidence)
     if found is None:
-        return Check(model=model, what="loss", status="undecided", limit=limit, sentence="a side logged no loss")
+        return Check(
+            model=model, kind="loss", what="loss", status="undecided", limit=limit, sentence="a side logged no loss"
+        )
     outcomes: dict[LossVerdict, Status] = {"agree": "pass", "diverge": "fail", "failed": "fail"}
     status = outcomes.get(found.verdict, "undecided")
-    return Check(model=model, what="loss", status=status, limit=limit, sentence=found.sentence)
+    return Check(model=model, kind="loss", what="loss", status=status, limit=limit, sentence=found.sentence)

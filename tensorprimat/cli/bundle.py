@@ -7,12 +7,13 @@ from typing import Annotated
 
 from tensorprimat.cli.options import refuse_unwritable, say_each
 from tensorprimat.cli.shared_options import argument, switch, takes
+from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import counted
 
 
 def command(
-    folder: Annotated[Path, argument("DIR", "Folder of results; its subfolders are included.")],
     output: Annotated[Path, takes("FILE", "Bundle to write, such as h100.zip.", "--output", "-o")],
+    folder: Annotated[Path, argument("DIR", "Folder of results; its subfolders are included.")] = DEFAULT_FOLDER,
     logs: Annotated[
         list[Path] | None, takes("DIR", "Also search for the logs of the results in this folder (repeatable).")
     ] = None,

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
+from xml.etree import ElementTree
 
 from tensorprimat.analysis.gate import Check, GateReport
-from tensorprimat.core.quantities import UNMEASURED, change, confidence_level
+from tensorprimat.core.quantities import UNMEASURED, Form, change, confidence_level, gigabytes, rate
 from tensorprimat.reports.markdown import bullets, table
-from tensorprimat.reports.tables import TableCell, table_of, text_cell
+from tensorprimat.reports.tables import TableCell, figure_cell, table_of, text_cell
+from tensorprimat.system.safe_text import one_line
 
 HEADLINES = {"pass": "Benchmark gate passed", "fail": "Benchmark gate failed", "undecided": "Benchmark gate undecided"}
 
 
 def render_gate(report: GateReport, *, confidence: float) -> str:
     """Return the comment: headline, one row per check, notes."""
+    forms: dict[str, Form] = {"throughput": rate, "memory": gigabytes, "loss": rate}
     columns: dict[str, Callable[[Check], TableCell]] = {
         "model": lambda check: text_cell(check.model),
         "check": lambda check: text_cell(check.what),
         "outcome": lambda check: text_cell(check.status),
+        "baseline": lambda check: figure_cell(check.baseline, forms[check.kind]),
+        "candidate": lambda check: figure_cell(check.candidate, forms[check.kind]),
         "change": lambda check: TableCell(text=change(check.change, 2), value=check.change),
         "interval": lambda check: TableCell(text=_interval(check)),
         "limit": lambda check: TableCell(text=change(check.limit, 2), value=check.limit),
@@ -30,6 +39,34 @@ def render_gate(report: GateReport, *, confidence: float) -> str:
     )
     parts = [f"### {HEADLINES[report.status]}", table(content), bullets([*report.notes, closing])]
     return "\n\n".join(parts) + "\n"
+
+
+def gate_as_json(report: GateReport, *, confidence: float) -> str:
+    """Return the outcome for programs; a bound that is not finite is null."""
+    checks = [
+        {
+            name: value if not isinstance(value, float) or math.isfinite(value) else None
+            for name, value in asdict(check).items()
+        }
+        for check in report.checks
+    ]
+    document = {"kind": "gate", "status": report.status, "confidence": confidence, "checks": checks}
+    return json.dumps({**document, "notes": list(map(one_line, report.notes))}, indent=2) + "\n"
+
+
+def gate_as_junit(report: GateReport) -> str:
+    """Return the outcome as JUnit's XML: a failed check is a failure, an undecided one is skipped."""
+    counts = Counter(check.status for check in report.checks)
+    suite = ElementTree.Element(
+        "testsuite", name="tprimat gate", tests=str(len(report.checks)), failures=str(counts["fail"]),
+        errors="0", skipped=str(counts["undecided"]),
+    )  # fmt: skip
+    for check in report.checks:
+        case = ElementTree.SubElement(suite, "testcase", classname=one_line(check.model), name=one_line(check.what))
+        if check.status != "pass":
+            element = "failure" if check.status == "fail" else "skipped"
+            ElementTree.SubElement(case, element, message=one_line(f"{change(check.change, 2)}: {check.sentence}"))
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _interval(check: Check) -> str:
