@@ -33,8 +33,10 @@ MAY_IMPORT = {
     "measure": BASE | {"machine", "engines"},
     "bundles": BASE | {"logs", "machine", "analysis"},
     "reports": BASE | {"analysis", "traces"},
+    "reproduce": BASE | {"analysis", "reports"},
     "session": BASE | {"logs", "machine", "engines", "measure", "analysis", "traces"},
-    "cli": BASE | {"logs", "machine", "engines", "measure", "analysis", "traces", "reports", "session", "bundles"},
+    "cli": BASE
+    | {"logs", "machine", "engines", "measure", "analysis", "traces", "reports", "session", "bundles", "reproduce"},
 }
 TRAINING_STACK = {"torch", "lightning", "pytorch_lightning", "nemo", "nemo_run", "pynvml", "amdsmi", "transformers"}
 TRAINING_ROOMS = {"machine", "engines", "measure"}

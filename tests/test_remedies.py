@@ -43,6 +43,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "analysis/projection.py": ("project",),
     "analysis/ratios.py": ("compare",),
     "analysis/economics.py": ("compare", "enhance", "metrics", "mlperf"),
+    "reproduce/flags.py": ("run",),
     "session/alternate.py": ("run",),
     "session/roofline.py": ("aggregate",),
     "session/runs.py": ("run",),

@@ -30,9 +30,15 @@ def published_row(entry: Entry) -> Published | None:
 
     None without a score, a rate or a number of GPUs, and outside the closed division.
     """
+    row = row_of_entry(entry)
+    return row if row is not None and row.tokens_per_second_per_gpu else None
+
+
+def row_of_entry(entry: Entry) -> Published | None:
+    """Return an entry as a published result, also without a rate; None where `published_row` has other reasons."""
     scored = Scored(entry)
     rate, minutes = scored.tokens_per_second_per_gpu, scored.minutes
-    if rate is None or minutes is None or entry.num_gpus is None or not entry.is_closed:
+    if minutes is None or entry.num_gpus is None or not entry.is_closed:
         return None
     published = mlperf_rules.published_on(entry.round)
     return Published(
@@ -43,6 +49,7 @@ def published_row(entry: Entry) -> Published | None:
         global_batch_size=entry.global_batch_size,
         sequence_length=scored.sequence_length,
         **_parallel_sizes(entry),
+        versions=entry.software,
         peft=rules.peft if (rules := mlperf_rules.benchmark_rules(entry.benchmark)) else None,
         framework=f"MLPerf: {entry.framework}" if entry.framework else "MLPerf",
         tokens_per_second_per_gpu=rate,

@@ -7,6 +7,7 @@ uses the one that the user names as its baseline.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Collection, Sequence
@@ -33,6 +34,7 @@ _ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"
 """Prefixes of a baseline's name: an entry of the MLPerf library, or a row of a published table."""
 MOST_SHOWN = 12  # rows of a table that a person reads
+NEAREST = 3  # names that an error offers
 
 
 LARGEST_DISAGREEMENT = 0.02  # of TFLOP/s computed here and those of the source
@@ -150,6 +152,25 @@ def find_baseline(name: str) -> Baseline:
             remedy="name one, as `tprimat mlperf list --published` prints it",
         )
     return found[0]
+
+
+def named_baseline(name: str) -> Baseline:
+    """Return the baseline of a name, with or without its kind, or of a part that only one name has.
+
+    Raises UsageError with the nearest names.
+    """
+    part, every = name.casefold(), baselines()
+    found = [one for one in every if part in (one.name.casefold(), one.name.partition(":")[2].casefold())]
+    found = found or [one for one in every if part in one.name.casefold()]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        of_tail = {one.name.partition(":")[2].casefold(): one for one in every}
+        near = difflib.get_close_matches(part.partition(":")[2] or part, of_tail, n=NEAREST, cutoff=0)
+        names = ", ".join(of_tail[one].name for one in near)
+        raise UsageError(f"{name}: no published result has this in its name; the nearest are {names}")
+    names = ", ".join(one.name for one in found[:NEAREST]) + (" …" if len(found) > NEAREST else "")
+    raise UsageError(f"{name}: {len(found)} published results have this in their names: {names}")
 
 
 def result_of_baseline(baseline: Baseline) -> Result:

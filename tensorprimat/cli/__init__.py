@@ -50,6 +50,7 @@ COMMANDS = {
     "preflight": "measure this machine's best performance",
     "primus": "compare a Primus configuration with the NVIDIA configuration",
     "mlperf": "read, list and compare the results of MLPerf Training",
+    "reproduce": "show which setting differs from a published speed",
     "project": "project the rate of a result to another number of GPUs",
     "demo": "compare AMD with NVIDIA from bundled results",
     "verify": "check hashes and figures of a folder or bundle of results",

@@ -179,6 +179,8 @@ def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) 
         screen.table(run_summary.SUMMARY_TITLES, [run_summary.summary_row(result) for result in results])
     if request.json:
         print("[" + ",".join(f"\n{store.to_json(result).rstrip()}" for result in results) + "\n]")
+    if request.reproduce is not None and not request.json:
+        _show_published(request.reproduce, done)
     if results and request.file is not None:
         screen.say(f"Written: {write_results(results, request.file)}")
     if done:
@@ -187,6 +189,19 @@ def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) 
             screen.say(f"Next: {_compare_command(request.output)}", style="bold")
     failed = _exit_code([outcome.error for outcome in outcomes])
     return failed if failed or done else 2
+
+
+def _show_published(name: str, done: Sequence[ModelOutcome]) -> None:
+    """Print each result beside the published one that it reproduces."""
+    from tensorprimat.analysis.published import named_baseline
+    from tensorprimat.reports import harmless
+    from tensorprimat.reproduce import report
+    from tensorprimat.reproduce.settings_apart import reproduction_of
+
+    for outcome in done:
+        if outcome.result is not None:
+            found = reproduction_of(named_baseline(name), outcome.result, str(outcome.path))
+            report.show(found, harmless.console(highlight=False))
 
 
 def _exit_code(errors: Sequence[TensorPrimatError | None]) -> int:

@@ -90,6 +90,12 @@ def of_setting(name: str) -> Values:
     return values
 
 
+def published_names() -> Iterable[str]:
+    from tensorprimat.analysis.published import baselines
+
+    return [one.name for one in baselines()]
+
+
 def of_mlperf(fact: str) -> Values:
     """Return the source of one fact of all MLPerf entries of the package: its benchmarks, GPUs, rounds, submitters."""
 

@@ -35,6 +35,7 @@ _ENGINE = "Engine: auto; torch, nemo, bridge or primus (train here); logs (of ea
 OUTPUT = f"Folder for results{TO_FILE}"
 _EXECUTOR = "NeMo-Run executor that starts the ranks: local, slurm, skypilot, kubernetes or docker."
 AB = "Run two configurations in turn and compare them: give --ab twice, each time with the flags of one."
+REPRODUCE = "Train what a published result states, and show which settings differ; typed options keep their values."
 TARGET_CI = "Add runs until the half-width of the interval (with --ab: of the ratio) is at most this, such as 1%."
 _OF_LOG = shared_options.PRESET_HELP
 PRESET = f"{settings.option('preset').help} For a log: {_OF_LOG[0].lower()}{_OF_LOG[1:]}"
@@ -52,7 +53,7 @@ OPTION_GROUPS = {
         "engine", "micro_batch_size", "activation_checkpointing", "recompute", "attention", "compile", "strategy",
         "num_gpus", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size",
     ),
-    "Runs, comparison and time": ("ab", "target_ci", "max_runs", "budget_minutes", "cooldown", "profile"),
+    "Runs, comparison and time": ("reproduce", "ab", "target_ci", "max_runs", "budget_minutes", "cooldown", "profile"),
     "Results": ("output", "append", "dry_run", "json"),
     "Facts that a log does not state": ("gpu", "model_name", "shape"),
     "Several machines": (
@@ -99,6 +100,7 @@ def command(
             "would end after it. With --target-ci: time limit of each model, after which no run starts.",
         ),
     ] = None,
+    reproduce: Annotated[str | None, takes("NAME", REPRODUCE, offers=known.published_names)] = None,
     append: Annotated[bool, switch("--append", "Add the runs to the latest result.")] = False,
     dry_run: Annotated[bool, switch("--dry-run", "Print and check what would run; run nothing.")] = False,
     json: Annotated[bool, switch("--json", "Results as a JSON array on stdout, everything else on stderr.")] = False,
@@ -121,6 +123,7 @@ def command(
       ./benchmark.py --model llama --gpu H100-SXM --num-gpus 8 --dry-run
       ./benchmark.py --model llama --engine torch --steps 50 --precision bf16 --output results
       ./benchmark.py --model llama --ab "--precision fp32" --ab "--precision bf16" --target-ci 1%
+      ./benchmark.py --reproduce torchtitan/llama/8xH100_96GB_HBM2e/fp8 --engine torch --dry-run
       ./benchmark.py --model llama --nodes 2 --num-gpus 8 --executor slurm --partition gpu --dry-run
 
     \b
@@ -132,9 +135,24 @@ def command(
     options = {**locals(), **chosen, "typed": typed(context), "words": _words_of_ranks(context)}
     from tensorprimat.cli.benchmark import alternate, run_benchmark
 
+    if reproduce is not None:
+        options = _of_published(reproduce, options)
     if ab:
         return alternate([_request({**options, **_flags_of(text, context)}) for text in ab])
     return run_benchmark(_request(options))
+
+
+def _of_published(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with those of a published result where the user typed none."""
+    from tensorprimat.reproduce.flags import options_of
+
+    ours = options["typed"]
+    found = options_of(name, {one: options[one] for one in ours})
+    return {
+        **options,
+        **{one: value for one, value in found.items() if one not in ours},
+        "typed": ours.union(found),
+    }
 
 
 def typed(context: typer.Context) -> frozenset[str]:

@@ -150,6 +150,11 @@ class Published:
     recompute: str | None = None
     compile: bool | None = None
     data: str | None = None
+    recipe: str | None = None
+    """Recipe, YAML or configuration file that the source names, with its commit."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions by package; the image under "container"."""
+    environment: Mapping[str, str] = field(default_factory=dict)
     peft: str | None = None
     """`none` where all parameters train, `lora` where adapters do."""
     framework: str | None = None

@@ -26,7 +26,7 @@ from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append as appending
 from tensorprimat.session.budget import Budget
 
-_TAKEN = ("runs", "append", "typed", "words", "dry_run", "json", "profile")
+_TAKEN = ("runs", "append", "typed", "words", "dry_run", "json", "profile", "reproduce")
 """Options that are copied into a request unchanged."""
 
 
@@ -52,6 +52,8 @@ class Request:
     """Parameters that the user set on the command line; --budget-minutes may change the others."""
     words: tuple[str, ...] = ()
     """Arguments with which the ranks of a launcher train the same."""
+    reproduce: str | None = None
+    """Name of the published result whose settings are trained."""
     facts: UserFacts = field(default_factory=UserFacts)
     """Facts that the user states about a log; they do not apply to training."""
 

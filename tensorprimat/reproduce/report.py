@@ -1,0 +1,114 @@
+"""Text and JSON of a reproduction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from tensorprimat.core.quantities import count, fixed, rounded, times
+from tensorprimat.reports.console import paragraph, safe, table
+from tensorprimat.reports.mlperf import as_document
+from tensorprimat.reports.tables import TableCell, table_of, text_cell
+from tensorprimat.reproduce.record import STATES, KnownCost, Reproduction, SettingLine, SpeedGap
+
+_UNKNOWN = "unknown"
+_SUMMED_UP = {
+    "equal": "Equal",
+    "not stated by you": "You do not state",
+    "not stated by the source": "Not in the source",
+}
+"""States whose settings are listed in one sentence → its beginning."""
+
+
+def show(found: Reproduction, console: Console) -> None:
+    """Print the gap, the table of differences, and the settings that are equal or that one side does not state."""
+    row = found.row
+    console.print(safe(found.baseline.name, "bold"))
+    say(f"Source: {', '.join(filter(None, (row.source, row.date, row.url)))}", console)
+    if row.recipe:
+        say(f"Recipe: {row.recipe}", console)
+    if row.note:
+        say(f"The source also says: {row.note}", console)
+    say(gap_sentence(found), console)
+    different = found.of_state("different")
+    columns: dict[str, Callable[[SettingLine], TableCell]] = {
+        "setting": lambda line: text_cell(line.label),
+        "published": lambda line: text_cell(line.published),
+        "yours": lambda line: text_cell(line.yours),
+        "speed, yours / published": lambda line: text_cell(cost_text(line.cost)),
+    }
+    if different:
+        content = table_of("differences", "Differences", different, columns, words=tuple(columns))
+        console.print("", table(content), "", sep="\n")
+        if sources := list(dict.fromkeys(name for line in different if line.cost for name in line.cost.sources)):
+            say(f"Speeds from published pairs that differ in this setting alone: {'; '.join(sources)}", console)
+    for state in STATES:
+        if state in _SUMMED_UP and (lines := found.of_state(state)):
+            say(f"{_SUMMED_UP[state]}: {'; '.join(map(_stated, lines))}", console)
+
+
+def say(sentence: str, console: Console) -> None:
+    console.print(paragraph(sentence, width=console.width))
+
+
+def gap_sentence(found: Reproduction) -> str:
+    """Return the gap in one sentence, with the part of it that the known costs explain."""
+    gap = found.gap
+    if gap is None:
+        return found.because or ""
+    form = _forms(gap)
+    sentence = (
+        f"Yours {form(gap.measured)}, published {form(gap.published)} {gap.figure}: {times(gap.ratio, 2)} the speed"
+    )
+    if not found.of_state("different"):
+        return f"{sentence}; no setting that both state differs."
+    if gap.explained is None or gap.rest is None:
+        return f"{sentence}; the cost of no difference is known, so nothing of it is explained."
+    return f"{sentence}; the known costs explain {_span(gap.explained)}, and {_span(gap.rest)} is left unexplained."
+
+
+def cost_text(cost: KnownCost | None) -> str:
+    """Return a known cost as a range of ratios with the number of pairs, or "unknown"."""
+    if cost is None:
+        return _UNKNOWN
+    return f"{_span((cost.low, cost.high))} ({cost.pairs} {'pair' if cost.pairs == 1 else 'pairs'})"
+
+
+def reproduction_json(found: Reproduction) -> str:
+    """Return the reproduction as JSON."""
+    gap, row = found.gap, found.row
+    return as_document(
+        {
+            "published": found.baseline.name,
+            "result": found.result,
+            "source": {"title": row.source, "date": row.date, "url": row.url},
+            "recipe": row.recipe,
+            "note": row.note,
+            "gap": gap and {**asdict(gap), "ratio": rounded(gap.ratio), "rest": gap.rest},
+            "because": found.because,
+            "settings": [_line(line) for line in found.lines],
+        }
+    )
+
+
+def _line(line: SettingLine) -> dict[str, Any]:
+    return {
+        "key": line.key, "label": line.label, "state": line.state, "published": line.published, "yours": line.yours,
+        "known_cost": line.cost and asdict(line.cost),
+    }  # fmt: skip
+
+
+def _stated(line: SettingLine) -> str:
+    return line.label if (value := line.yours or line.published) is None else f"{line.label} {value}"
+
+
+def _span(ends: Sequence[float]) -> str:
+    low, high = (times(end, 2) for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def _forms(gap: SpeedGap) -> Callable[[float], str]:
+    return (lambda value: fixed(value, 1)) if gap.figure.startswith("minutes") else count
