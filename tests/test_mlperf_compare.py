@@ -464,9 +464,9 @@ def test_a_price_gives_the_dollars_of_one_gpus_entries_and_of_a_vendors_and_no_o
     assert main(["mlperf", "compare", "MI300X@v5.0", "MI300X@v5.1", *task, "--price", "2"]) == 0
     assert "on MI300X in v5.1 ($2.00 per GPU-hour)" in capsys.readouterr().out
     assert main(["mlperf", "compare", "AMD", "NVIDIA", *task, "--price", "GB300=6", "--json"]) == 0
-    costs = {one["gpu"]: one["cost_usd"] for one in json.loads(capsys.readouterr().out)}
-    assert costs["GB300"] == pytest.approx(5.97 / 60 * 8 * 6, rel=0.01)
-    assert costs["MI355X"] is None
+    costs = {(one["gpu"], one["round"]): one["cost_usd"] for one in json.loads(capsys.readouterr().out)}
+    assert costs["GB300", "v5.1"] == pytest.approx(5.97 / 60 * 8 * 6, rel=0.01)
+    assert costs["MI355X", "v6.0"] is None
     assert main(["mlperf", "compare", "B200", "--benchmark", "llama31_8b", "--price", "4"]) == 0
     assert "   8     84.4  $45.00 " in capsys.readouterr().out
     assert main(["mlperf", "list", "--price", "4"]) == 2

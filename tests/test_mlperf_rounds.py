@@ -229,6 +229,7 @@ KNOWN = {
     "v5.1/NVIDIA/theia_ngpu512_ngc25.09_nemo/llama31_8b": 5.219,
     "v6.0/AMD/MI355X_EPYC_9575F_primus/llama31_8b": 86.845,
     "v6.0/GigaComputing/G894-SD3-AAX7_pytorch/llama31_8b": 74.081,
+    "v6.0/GigaComputing/G894-SD3-AAX7_pytorch/llama2_70b_lora": 6.771,
 }
 
 
@@ -259,6 +260,18 @@ def test_every_entry_of_a_copy_has_all_its_runs_and_says_that_it_has_no_hashes()
     for one in copied:
         assert (one.missing, one.reason, len(one.entry.runs)) == (0, None, one.expected), one.entry.name
         assert any("no SHA-256" in note for note in one.entry.notes), one.entry.name
+
+
+def test_an_entry_of_a_copy_has_the_scaling_factor_of_every_entry_with_its_batch_and_samples():
+    factors = {}
+    for entry in mlperf_library.bundled().entries:
+        samples = [run.samples for run in entry.runs if run.samples is not None]
+        if entry.benchmark == "llama2_70b_lora" and entry.global_batch_size == 8 and len(samples) == 10:
+            kept = sorted(samples)[1:-1]
+            factors.setdefault(sum(kept) / len(kept), {})[entry.name] = entry.scaling_factor
+    assert any("v6.0/AMD" in name for name in factors[3168])
+    for samples, of_entry in factors.items():
+        assert list(of_entry.values()) == pytest.approx([max(1, 9536 / 3 / samples)] * len(of_entry)), of_entry
 
 
 @in_each("name", ["v4.1", "v5.0", "v5.1"])
