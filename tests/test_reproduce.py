@@ -138,6 +138,10 @@ def test_a_dry_run_plans_what_a_published_row_states(capsys):
     text = " ".join(capsys.readouterr().out.split())
     for part in ("Engine bridge", "8 × GB300", "Batch 128 sequences of 8,192 tokens", "7 measured"):
         assert part in text
+    assert main(["run", "--reproduce", row]) == 0  # without a GPU, too
+    shown = capsys.readouterr()
+    assert "no GPU here, so this is a dry run" in shown.err
+    assert "WOULD TRAIN" in shown.out
 
 
 @pytest.mark.parametrize(

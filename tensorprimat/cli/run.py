@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,10 +144,17 @@ def command(
 
 
 def _of_published(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with those of a published result where the user typed none."""
+    """Return the options with those of a published result where the user typed none.
+
+    Without a GPU, and without a cluster to send it to, its training is only planned.
+    """
+    from tensorprimat.machine.platform import detect_platform
     from tensorprimat.reproduce.flags import options_of
 
     ours = options["typed"]
+    if not {"dry_run", "executor", "gpu"} & ours and detect_platform().platform == "cpu":
+        print(f"--reproduce {name}: no GPU here, so this is a dry run", file=sys.stderr)
+        options, ours = {**options, "dry_run": True}, ours | {"dry_run"}
     found = options_of(name, {one: options[one] for one in ours})
     return {
         **options,
