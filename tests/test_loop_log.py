@@ -298,3 +298,46 @@ def test_settings_that_the_lines_before_the_rows_name_in_full_are_read(head: str
     assert (config.num_gpus, config.sequence_length, config.global_batch_size, config.max_steps) == (8, 2048, 16, None)
     assert figures.tokens_per_second == pytest.approx(16 * 2048 / 2.001, rel=1e-3)
     assert "reported_differs" in [one.code for one in result.remarks]
+
+
+@in_each(
+    ("shown", "peak"),
+    [
+        ("peak 79.3 GB", 79.3),
+        ("mem 78.1GiB", 83.859),
+        ("max_mem=41234MiB", 43.237),
+        ("peak_mem (GiB): 35.1", 37.688),
+        ("Max GPU memory allocated: 35,210 MB", 35.21),
+        ("mem_gb=35.2", 35.2),
+        ("mem 35.2", None),  # of what unit
+        ("mem 45%", None),
+        ("mem 35.1/80.0 GB", None),
+        ("cpu mem peak 35.1 GB", None),
+        ("free memory 20.1 GB", None),
+    ],
+)
+def test_the_memory_of_a_row_is_found_by_its_name_and_unit(read_text: ReadText, shown: str, peak: float | None) -> None:
+    memory = read_text(rows("step {n} | loss {l:.4f} | step time {ms} ms | " + shown)).memory_metrics
+    assert (memory and memory.peak_memory_allocated_gb) == (peak and pytest.approx(peak, abs=0.001))
+
+
+@in_each(
+    ("numbers", "steps"),
+    [
+        (range(10, 501, 10), 500),
+        (range(9, 500, 10), 500),  # counted from 0
+        (range(0, 500, 10), 491),
+        ([1, *range(10, 501, 10)], 500),
+        (range(1, 501), 500),
+        (range(310, 401, 10), 91),  # rows before the first are missing
+        ([126, 261, 396], 3),  # picked by hand
+    ],
+)
+@in_each(
+    "row", ["step {n} loss 2.5 step time {ms} ms", "step {n} loss 2.5 tok/s {ms}0.5", '{{"step": {n}, "dt_ms": {ms}}}']
+)
+def test_a_training_has_as_many_steps_as_its_counter_says(
+    read_text: ReadText, row: str, numbers: Any, steps: int
+) -> None:
+    result = read_text("".join(row.format(n=n, ms=500 + n % 3) + "\n" for n in numbers))
+    assert result.performance_metrics.total_steps == steps

@@ -93,7 +93,7 @@ def test_the_rate_of_gpt_neox_is_reported_and_compared_with_the_computed_one(tmp
     assert agrees.performance_metrics.reported.tflops_per_gpu == pytest.approx(53.4)
     assert not any(warning.startswith("samples_per_second") for warning in agrees.warnings)
     off = read(tmp_path, [*dump, *rows(256)])
-    assert off.performance_metrics.samples_per_second == pytest.approx(128)
+    assert off.performance_metrics.samples_per_second is None  # nothing decides between batch, time and rate
     assert any(
         warning.startswith("samples_per_second") and "--global-batch-size 128" in warning for warning in off.warnings
     )

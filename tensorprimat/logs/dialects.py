@@ -61,8 +61,6 @@ class Dialect:
     """True if the numbers are on the lines below the first."""
     totals_before_step: bool = False
     """True if `total_tokens` leaves out the tokens of the row's own step."""
-    averaged: bool = False
-    """True if numbers are means since the row before; False if they are of one step."""
     new_epoch: str | None = None
     """Expression of a line after which steps are counted from 1 again; it may name `epochs`, their number."""
     suffixes: bool = False

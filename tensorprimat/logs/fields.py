@@ -347,9 +347,10 @@ def _new_of(first: Step, other: Step) -> dict[str, float]:
 def with_intervals(
     steps: Steps, *, starts: dict[int, int] | None = None, extra_boundaries: Iterable[int] = ()
 ) -> Steps:
-    """Return the rows with `covers` from the distance between them, for frameworks that print a mean over a log
-    interval.
+    """Return the rows with `covers` from the distance between them: a training whose counter says 500 has 500 steps.
 
+    This holds for every format whose reader states nothing else, be a row the mean over a log interval or the time of
+    one of its steps: `segments` applies it to the rows of each training.
     starts: stretch → number of the step before its first, where the log states it; without it a stretch is taken to
     begin at its first row, which is never measured, or at step 0 if that is one interval before it. extra_boundaries:
     steps at which the framework's clock was started anew.
@@ -357,19 +358,20 @@ def with_intervals(
     between consecutive rows. The distances to the second row and to the last do not count: frameworks print step 1 and
     the last step whatever the interval. Of a few rows that are no multiples of their distance, each covers one step.
     """
-    index, segment = steps.column("index"), steps.column("segment")
+    index, segment, run = (steps.column(name) for name in ("index", "segment", "run"))
     covers = np.ones(len(steps), np.int64)
     boundaries = np.array(sorted(extra_boundaries), np.int64)
-    for stretch in np.unique(segment):
-        rows = np.flatnonzero(segment == stretch)
+    stretches = run * (segment.max(initial=0) + 1) + segment
+    for stretch in np.unique(stretches):
+        rows = np.flatnonzero(stretches == stretch)
         numbers = index[rows]
         before = np.concatenate([[(starts or {}).get(int(stretch), numbers[0] - 1)], numbers[:-1]])
         distances = np.maximum(numbers - before, 1)
-        if len(rows) > 2:
-            interval = (distances[2:-1] if len(rows) > 3 else distances[2:]).min()
+        if len(rows) > 1:
+            interval = distances[min(2, len(rows) - 1) : -1 if len(rows) > 3 else None].min()
             distances = np.minimum(distances, interval)
-            if numbers[0] == interval and not (starts or {}).get(int(stretch)):
-                distances[0] = interval  # the first row of a training is the mean since its beginning, as all others
+            if numbers[0] in (interval, interval - 1) and not (starts or {}).get(int(stretch)):
+                distances[0] = interval  # the first row of a training stands for all since its beginning, as the others
         if len(rows) > 1 and not fits_interval(int(distances[1:].max()), numbers):
             distances = np.ones_like(distances)
         if len(boundaries):

@@ -115,7 +115,6 @@ def read(log: Log, dialect: Dialect) -> Reading:
         return _of_bar(dialect, seen)
     repeated: list[str] = []
     steps = fields.merged(((None, _step(row)) for row in found), repeated)
-    steps = fields.with_intervals(steps) if dialect.averaged else steps
     steps, rounded = _fine_enough(steps, dialect)
     totals, samples, done = ({row.line: row.values.get(name) for row in found} for name in _TOTALS)
     steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step, done=done)

@@ -205,7 +205,7 @@ def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Readin
             reading.source = "NeMo Automodel"
             reading.warnings.append(work.OF_REPLICAS)
         if LINGUA in columns.names:
-            reading.source, steps = "Lingua", fields.with_intervals(steps)
+            reading.source = "Lingua"
             steps = automodel_tables.with_linguas_checkpoints(log, steps)
         windows = not steps.has("seconds") and any(name.endswith(WINDOWED) for name in columns.names)
         steps = found.with_resumes(found.with_tokens(steps))

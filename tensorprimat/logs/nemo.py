@@ -111,7 +111,7 @@ def read(log: Log) -> Reading:
         )
     )
     repeated: list[str] = []
-    steps = fields.with_intervals(fields.merged(printed, repeated))
+    steps = fields.merged(printed, repeated)
     if not len(steps) and (listed := _listed(log.lines())):
         reading.source, reading.warnings = "NeMo", [Notice("listed_times", "steps")]
         reading.steps = Steps.of(listed)
@@ -121,7 +121,7 @@ def read(log: Log) -> Reading:
         reading.warnings.append(accumulated)
         reading.steps = Steps.of([Step(index=row.index, seconds=None, loss=row.loss, line=row.line) for row in steps])
         return reading
-    reading.steps = _with_samples(_with_first_interval(steps), consumed, by="index" if drawn else "line")
+    reading.steps = _with_samples(steps, consumed, by="index" if drawn else "line")
     reading.training_config |= {**_batch(steps), **trainable.config_of(counts)}
     if drawn:
         reading.source, reading.warnings = "NeMo", []
@@ -237,17 +237,6 @@ def _step_of(line: int, text: str, consumed: dict[int, float], batches: _Batches
     if int(row["epoch"]) and over_all:
         index = max(index, over_all)
     return Step(index=index, seconds=fields.printed_seconds(values.get(_TIMING)), line=line, **columns)
-
-
-def _with_first_interval(steps: Steps) -> Steps:
-    """Return the rows; the first of a stretch covers a log interval like the others, if there were so many steps."""
-    covers, segment, index = steps.column("covers"), steps.column("segment"), steps.column("index")
-    covers = covers.copy()
-    for stretch in np.unique(segment):
-        first, *others = np.flatnonzero(segment == stretch)
-        if others:
-            covers[first] = min(covers[others[0]], index[first] + 1)
-    return steps.replace(covers=covers) if (covers != 1).any() else steps
 
 
 def _with_samples(steps: Steps, consumed: dict[int, float], *, by: str) -> Steps:

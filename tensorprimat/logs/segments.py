@@ -114,11 +114,9 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     for segment in found:
         segment.reading.warnings += [*whole.unread, *([replays.replay_note(again)] if again else [])]
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader separates runs
-        failures.examine(log, whole)
-        whole.warnings += [*damage.leave_out(whole), *whole.unread]
-        lines = whole.steps.column("line")
-        last = int(lines.max(initial=1))
-        whole = headers.with_launched_gpus(log, whole)
+        whole = _completed(log, whole)
+        whole.warnings += whole.unread
+        last = int(whole.steps.column("line").max(initial=1))
         arguments = headers.printed(headers.lines_before_rows(log, whole.steps))
         one = Segment(
             number=1, first_line=1, last_line=last, began_by="", inherits=False, reading=whole, arguments=arguments
@@ -422,9 +420,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
     reading = format.read(part)
     if isinstance(reading, Result) or not (len(reading.steps) or reading.reported):
         return None
-    reading = headers.with_launched_gpus(part, reading)
-    failures.examine(part, reading)
-    reading.warnings += damage.leave_out(reading)
+    reading = _completed(part, reading)
     last = max(part.count_lines(), int(reading.steps.column("line").max(initial=1)))
     return Segment(
         number=number,
@@ -436,6 +432,16 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
         parts=parts,
         arguments=headers.printed(headers.lines_before_rows(part, reading.steps)),
     )
+
+
+def _completed(log: Log, reading: Reading) -> Reading:
+    """Return what was read from a training with its number of GPUs, its end, the steps of its rows, and no odd rows."""
+    reading = headers.with_launched_gpus(log, reading)
+    failures.examine(log, reading)
+    reading.warnings += damage.leave_out(reading)
+    if (reading.steps.column("covers") == 1).all():
+        reading.steps = fields.with_intervals(reading.steps)
+    return reading
 
 
 def _header(log: Log, format: Format, segment: Segment, own: Sequence[Part]) -> tuple[Part, ...]:

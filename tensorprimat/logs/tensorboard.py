@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.logs import files, headers, maxtext, metric_columns, metrics, torchtitan
-from tensorprimat.logs.fields import iso, with_intervals
+from tensorprimat.logs.fields import iso
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
 from tensorprimat.logs.text import Log
@@ -57,8 +57,6 @@ FRAMEWORKS = {
     maxtext.MAXTEXT_STEP_TIME: "MaxText",
 }
 """Tag of the step time → the framework that writes it."""
-AVERAGED = ("Megatron-LM",)
-"""Frameworks whose step time is the mean since the row before."""
 HPARAMS_FILE = "hparams.yaml"  # written by Lightning next to its events
 LARGEST_HPARAMS = 2**20  # bytes
 
@@ -89,8 +87,6 @@ def read(log: Log) -> Reading:
     reading.timestamp = iso(scalars.times[0]) if scalars.times else None
     columns = metric_columns.of_scalars(scalars, is_dated=True)
     reading = metrics.read_columns(log, columns, reading, clock="the clock of the event writer")
-    if framework in AVERAGED:
-        reading.steps = with_intervals(reading.steps)
     _collect_hparams(log, texts)
     metrics.configure(reading, columns, texts, of="the event files")
     return reading
