@@ -581,3 +581,11 @@ def test_axolotl_rows_with_torchtunes_name_of_a_rate_are_read_as_rows_of_the_tra
     assert len(result.steps) == 30
     assert result.performance_metrics.tokens_per_second == pytest.approx(40960 / 21)
     assert result.memory_metrics.peak_memory_reserved_gb == pytest.approx(24.3 * 1.073741824, rel=1e-3)
+
+
+def test_the_engine_of_deepspeed_under_the_trainer_states_precision_and_stage(read_text: Any) -> None:
+    stated = ("fp16_enabled ....... True", "zero_optimization_stage ...... 3", "optimizer_name ..... adamw")
+    dump = "".join(f"[2026-01-05 08:00:00,100] [INFO] [config.py:752:print]   {line}\n" for line in stated)
+    config = read_text(f"{dump}{HEADER}{row()}\n{SUMMARY}\n").training_config
+    assert (config.precision, config.strategy, config.optimizer) == ("fp16", "zero-3", "adamw")
+    assert config.global_batch_size == 64

@@ -15,7 +15,9 @@ CONFIGURATION = (
     "2026-01-05 08:00:00.016\tnode-3:0\ttrain:98\tINFO\tTrainConfig(run_name='small', seed=6198, model=ModelConfig("
     "d_model=2048, n_heads=16, n_kv_heads=None, n_layers=16, mlp_ratio=8, mlp_hidden_size=None, "
     "activation_type='swiglu', max_sequence_length=4096, vocab_size=50280, embedding_size=50304, weight_tying=False, "
-    "precision='amp_bf16'), max_duration=15000, global_train_batch_size=512, device_train_batch_size=64, "
+    "flash_attention=True, precision='amp_bf16'), optimizer=OptimizerConfig(name='adamw', learning_rate=0.0003), "
+    "scheduler=SchedulerConfig(name='cosine_with_warmup'), activation_checkpointing=None, "
+    "max_duration=15000, global_train_batch_size=512, device_train_batch_size=64, "
     "device_train_microbatch_size=8, precision='amp_bf16', speed_monitor=SpeedMonitorConfig(window_size=20), "
     "distributed_strategy='ddp', device_train_grad_accum=8)"
 )
@@ -83,6 +85,8 @@ def test_configuration_and_shape_come_from_the_dump(read_text: Any) -> None:
         8,
     )
     assert (config.precision, config.strategy, config.max_steps, config.seed) == ("bf16", "ddp", 15000, 6198)
+    assert (config.optimizer, config.learning_rate) == ("adamw", 0.0003)
+    assert (config.attention_backend, config.recompute) == ("flash", "none")
     assert (shape.num_layers, shape.hidden_size, shape.ffn_hidden_size, shape.head_dim) == (16, 2048, 8192, 128)
     assert (shape.vocab_size, shape.num_key_value_heads, shape.gated_mlp) == (50304, 16, True)
     assert (result.timestamp, result.runs[0].host) == ("2026-01-05T08:00:00", "node-3")
@@ -171,13 +175,13 @@ def test_interleaved_blocks_of_two_ranks_stay_whole(read_text):
     assert steps.column("reported_tokens_per_second_per_gpu").tolist() == [1000.0 + step for step in range(1, 9)]
 
 
-def test_a_block_of_olmo_core_is_one_step_however_seldom_one_is_printed(read_text: Any) -> None:
+def test_a_block_of_olmo_core_stands_for_the_steps_since_the_one_before(read_text: Any) -> None:
     core = [
         block(n).replace("throughput/device/tokens_per_second", "throughput/device/TPS")
         for n in (1, *range(10, 200, 10))
     ]
     steps = read_text(log(*core)).steps
-    assert set(steps.column("covers").tolist()) == {1}
+    assert steps.column("covers").tolist() == [1, 9, *[10] * 18]
     assert steps[5].tokens == TOKENS
 
 

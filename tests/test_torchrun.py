@@ -45,6 +45,13 @@ def test_a_command_of_torchrun_states_the_gpus(read_text: Any, command: str, gpu
     assert ("num_gpus" in result.provenance.assumed) == (gpus is not None)
 
 
+def test_a_command_of_torchrun_states_the_nodes_and_a_line_before_the_rows_pytorch(read_text: Any) -> None:
+    for line in ("PyTorch version 2.9.1+cu128 available.", "torch version: 2.9.1+cu128"):
+        result = read_text(f"torchrun --nnodes=2 --nproc_per_node=8 train.py\n{line}\n{ROWS}")
+        assert (result.training_config.num_nodes, result.gpu_info.pytorch_version) == (2, "2.9.1+cu128")
+    assert read_text(f"built with torch 2.9.1\n{ROWS}").gpu_info.pytorch_version is None
+
+
 def test_a_printed_world_size_wins(read_text: Any) -> None:
     dump = "torchrun --nproc_per_node=8 train.py\n  world_size ............ 16\n  num_layers ........ 4\n"
     text = dump + "".join(MEGATRON.format(n=n, s=16 * n) for n in range(1, 20))

@@ -64,6 +64,13 @@ def test_recompute_has_one_name_in_old_and_new_releases(read_text: Any, line: st
     assert read_text(log(printed, row(1), row(2))).training_config.recompute == recompute
 
 
+@in_each("line", ["Applied FSDP to the model", "Applied FSDP2 to Kimi Linear", "Applied fully_shard to the model"])
+def test_sharded_data_parallelism_has_several_names(read_text: Any, line: str) -> None:
+    printed = f"[titan] 2026-07-05 08:00:00,300 - root - INFO - {line}"
+    bare = read_text(log(printed, row(1), row(2))).training_config
+    assert bare.strategy == "fsdp"
+
+
 def test_configuration_comes_from_the_trainers_lines(read_text: Any) -> None:
     result = read_text(log(row(1), row(2)))
     config = result.training_config

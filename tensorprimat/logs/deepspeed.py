@@ -39,7 +39,7 @@ from tensorprimat.logs.fields import (
     whole,
 )
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.huggingface.content import TRAINER
+from tensorprimat.logs.huggingface.content import DEEPSPEED_LINE, DEEPSPEED_SETTINGS, TRAINER, keep_setting
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
 
@@ -68,7 +68,6 @@ UNTIMED_STEPS = 2  # at the start, which DeepSpeed's timer leaves out of its mea
 FEWEST_MEANS = 3
 _LONGEST_ROW = 2**12  # characters; rows have a few hundred, and a progress bar may precede them
 _SCHEDULE = re.compile(rf"\bstep=(?P<step>\d{{1,15}}), skipped=(?P<skipped>\d{{1,15}}), lr=\[(?P<rate>{NUMBER})")
-_SETTING = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)(?!\S| \d)")
 _WORLD = re.compile(rf"\bdist_world_size={WHOLE}")
 _COMMAND = re.compile(r"\bcmd = (.{1,400}?--.*)")
 _LENGTH = re.compile(
@@ -76,20 +75,6 @@ _LENGTH = re.compile(
     rf"{SETTING}"
 )
 LONGEST_COMMAND = 2**16  # characters; a launcher's command line has a few thousand
-
-_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "train_batch_size": ("global_batch_size", int),
-    "train_micro_batch_size_per_gpu": ("micro_batch_size", int),
-    "gradient_accumulation_steps": ("gradient_accumulation_steps", int),
-    "world_size": ("data_parallel_size", int),
-    "zero_optimization_stage": ("strategy", lambda stage: f"zero-{int(stage)}" if int(stage) else "ddp"),
-    "optimizer_name": ("optimizer", lambda name: None if name == "None" else name),
-    "bfloat16_enabled": ("precision", lambda on: "bf16" if on == "True" else None),
-    "fp16_enabled": ("precision", lambda on: "fp16" if on == "True" else None),
-    "bfloat16_config": ("precision", lambda first: "bf16" if first == "enabled=True" else None),
-    "float16_config": ("precision", lambda first: "fp16" if first == "enabled=True" else None),
-}
-"""Configuration that the engine prints when it starts → field of TrainingConfig and the conversion of its text."""
 
 _ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--per_device_train_batch_size": ("micro_batch_size", int),
@@ -273,32 +258,22 @@ def _steps(content: _Content, batch: int | None) -> Iterator[Step]:
 
 def _configure(content: _Content, text: str) -> None:
     """Take the settings that a line states; of several ranks the first statement counts."""
-    if match := _SETTING.search(text):
+    if match := DEEPSPEED_LINE.search(text):
         if match["name"] == "steps_per_print" and match["value"].isdecimal():
             content.interval = int(match["value"][:9])
-        elif match["name"] in _SETTINGS:
-            _keep(content.settings, _SETTINGS[match["name"]], match["value"])
+        elif match["name"] in DEEPSPEED_SETTINGS:
+            keep_setting(content.settings, DEEPSPEED_SETTINGS[match["name"]], match["value"])
     elif match := _TRAINER.search(text):
-        _keep(content.arguments, (TRAINER[match["name"]], whole), match[2])
+        keep_setting(content.arguments, (TRAINER[match["name"]], whole), match[2])
     elif match := _WORLD.search(text):
-        _keep(content.settings, ("num_gpus", whole), match[1])
+        keep_setting(content.settings, ("num_gpus", whole), match[1])
     elif match := _COMMAND.search(text):
         words = match[1].replace("=", " ").split()
         for word, value in pairwise(words):
             if word in _ARGUMENTS:
-                _keep(content.arguments, _ARGUMENTS[word], value)
+                keep_setting(content.arguments, _ARGUMENTS[word], value)
                 content.from_command = content.from_command or _ARGUMENTS[word][0] == "sequence_length"
             elif word == "--model_name_or_path" and (name := model_name(value)):
                 content.reading.model.setdefault("name", name)
     elif match := _LENGTH.search(text):  # dumps of arguments: Megatron-DeepSpeed's dots, argparse's Namespace
         content.settings.setdefault("sequence_length", int(match[1]))
-
-
-def _keep(config: dict[str, Any], meaning: tuple[str, Callable[[str], Any]], text: str) -> None:
-    name, convert = meaning
-    try:
-        value = convert(text)
-    except ValueError:
-        return
-    if value is not None and value != 0:
-        config.setdefault(name, value)

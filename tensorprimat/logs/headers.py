@@ -58,6 +58,11 @@ _LONGEST_LINE = 2**12
 _SETTING = re.compile(
     rf"""(?<![\w./-])["']?({"|".join(ARGUMENTS)})["']?(?: ?= ?|: ?)(\d{{1,9}})(?![\w.*/]|,\d| \d| ?[*/])"""
 )
+_VERSION = re.compile(
+    r"(?P<built>\b(?:compiled|built|wheel|requires?|needs)\b[^\n]{0,60}?)?"
+    r"\b(?:PyTorch|torch)(?: version)?(?:[:= ]+| \.{2,} )v?(?P<version>\d+\.\d+[\w.+]*)"
+)
+"""A version of PyTorch, and words before it by which it is not that of the installed one, as ds_report prints both."""
 _COMMAND = re.compile(r"(?:\btorchrun|-m['\", ]{1,6}torch\.distributed\.(?:run|launch))(?=[\s'\",\\])")
 _WORD = re.compile(r"[^\s'\"\[\]]+")
 _COUNT = re.compile(r"\d{1,5}")
@@ -138,26 +143,43 @@ def settings_in(lines: Iterable[str]) -> dict[str, int]:
     return {name: min(values) for name, values in found.items() if len(values) == 1 and min(values) > 0}
 
 
-def with_launched_gpus(log: Log, reading: Reading) -> Reading:
-    """Return a reading with the GPUs by torchrun's command before the first row, unless lines or rows state them."""
-    if reading.training_config.get("num_gpus") or reading.platform == "cpu":
-        return reading
-    if gpus := gpus_in(lines_before_rows(log, reading.steps)):
-        reading.training_config["num_gpus"] = gpus
+def with_launch(log: Log, reading: Reading) -> Reading:
+    """Return a reading with the GPUs and nodes by torchrun's command before the first row, and the version of PyTorch,
+    each unless the reader found it.
+    """
+    lines, config = lines_before_rows(log, reading.steps), reading.training_config
+    if "pytorch_version" not in reading.gpu_info and (version := pytorch_version_in("\n".join(lines))):
+        reading.gpu_info["pytorch_version"] = version
+    nodes, of_node = processes_in(lines)
+    if nodes:
+        config.setdefault("num_nodes", nodes)
+    if nodes and of_node and not config.get("num_gpus") and reading.platform != "cpu":
+        config["num_gpus"] = nodes * of_node
         reading.assumed["num_gpus"] = "torchrun's command line in the log"
     return reading
 
 
-def gpus_in(lines: Iterable[str]) -> int | None:
-    """Return nnodes × nproc_per_node of the last command; None without one, and where either is not a number.
+def pytorch_version_in(text: str) -> str | None:
+    """Return the version of the installed PyTorch that lines state.
+
+    >>> pytorch_version_in("PyTorch version 2.11.0a0+eb65b36914.nv26.2 available."), pytorch_version_in("torch 2 GPUs")
+    ('2.11.0a0+eb65b36914.nv26.2', None)
+    """
+    return next((match["version"] for match in _VERSION.finditer(text) if match["built"] is None), None)
+
+
+def processes_in(lines: Iterable[str]) -> tuple[int | None, int | None]:
+    """Return nnodes and nproc_per_node of the last command; None without one, and where it is not a number.
 
     A command may go on over lines that end in a backslash, or be a list of words. One node is the default of torchrun.
 
-    >>> gpus_in(["torchrun --nnodes=2 \\\\", "  --nproc-per-node 8 train.py --nnodes 4"])
-    16
-    >>> gpus_in(["['torchrun', '--nproc_per_node', 'gpu', 'train.py']"])
+    >>> processes_in(["torchrun --nnodes=2 \\\\", "  --nproc-per-node 8 train.py --nnodes 4"])
+    (2, 8)
+    >>> processes_in(["['torchrun', '--nproc_per_node', 'gpu', 'train.py']"])
+    (1, None)
     """
-    found, command = None, ""
+    found: tuple[int | None, int | None] = None, None
+    command = ""
     for line in lines:
         begins = None if command else _COMMAND.search(line)
         if command or begins:
@@ -168,11 +190,13 @@ def gpus_in(lines: Iterable[str]) -> int | None:
     return found
 
 
-def _processes(command: str) -> int | None:
+def _processes(command: str) -> tuple[int | None, int | None]:
     options = dict(_options(filter(None, (word.rstrip(",") for word in _WORD.findall(command)))))
     nodes = "1" if "standalone" in options else options.get("nnodes", "1")
-    of_node = options.get("nproc_per_node", "")
-    return int(nodes) * int(of_node) or None if _COUNT.fullmatch(nodes) and _COUNT.fullmatch(of_node) else None
+    known = (
+        int(one) if _COUNT.fullmatch(one) and int(one) else None for one in (nodes, options.get("nproc_per_node", ""))
+    )
+    return next(known), next(known)
 
 
 def _options(words: Iterator[str]) -> Iterator[tuple[str, str]]:

@@ -88,9 +88,13 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "distributed_strategy": ("strategy", str),
     "precision": ("precision", {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}.get),
     "seed": ("seed", fields.whole),
+    "name": ("optimizer", str),
+    "learning_rate": ("learning_rate", fields.positive),
+    "flash_attention": ("attention_backend", {"True": "flash"}.get),
+    "activation_checkpointing": ("recompute", {"None": "none", "whole_layer": "full"}.get),
 }
 """Argument of the TrainConfig(…) that OLMo prints → field of TrainingConfig; of equal names the first
-counts: the first precision is that of the model, which repeats the run's."""
+counts: the first precision is that of the model, which repeats the run's, and the first name that of the optimizer."""
 
 
 def detect(log: Log) -> int:
@@ -110,8 +114,8 @@ def read(log: Log) -> Reading:
     reading = Reading(training_config={"framework": "olmo"}, source="OLMo")
     totals: dict[int, float] = {}
     steps = fields.merged(((None, step) for step in _rows(log, reading, totals)), reading.warnings)
-    single = reading.training_config.pop("single", None)  # OLMo-core times one step, however seldom it prints one
-    steps = work.with_tokens(steps if single else fields.with_intervals(steps), totals)
+    single = reading.training_config.pop("single", None)  # OLMo-core times one step
+    steps = work.with_tokens(steps, totals)
     tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))]
     if single and len(tokens) > 1 and (tokens == tokens[0]).all():
         steps = steps.replace(tokens=float(tokens[0]))  # later totals are rounded
@@ -206,7 +210,9 @@ def _notice_configuration(text: str, reading: Reading) -> None:
         settings.setdefault(name, value.strip("'"))
     config = reading.training_config
     for name, (target, convert) in _SETTINGS.items():
-        if settings.get(name, "None") != "None" and (value := convert(settings[name])) is not None:
+        text = settings.get(name, "None")
+        value = convert(text) if text != "None" or (name in settings and target == "recompute") else None
+        if value is not None:
             config[target] = value
     per_device, batch = fields.whole(settings.get("device_train_batch_size")), config.get("global_batch_size")
     if per_device and batch and batch % per_device == 0:

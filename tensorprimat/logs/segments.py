@@ -436,7 +436,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
 
 def _completed(log: Log, reading: Reading) -> Reading:
     """Return what was read from a training with its number of GPUs, its end, the steps of its rows, and no odd rows."""
-    reading = headers.with_launched_gpus(log, reading)
+    reading = headers.with_launch(log, reading)
     failures.examine(log, reading)
     reading.warnings += damage.leave_out(reading)
     if (reading.steps.column("covers") == 1).all():

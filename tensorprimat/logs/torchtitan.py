@@ -109,7 +109,7 @@ _MARKS: tuple[tuple[re.Pattern[str], str, Any], ...] = (
         True,
     ),
     (re.compile(r"Applied HSDP to the model"), "strategy", "hsdp"),
-    (re.compile(r"Applied (?:.{1,80} )?FSDP\b"), "strategy", "fsdp"),
+    (re.compile(r"Applied (?:.{1,80} )?(?:FSDP2?\b|fully_shard to the model)"), "strategy", "fsdp"),
     (re.compile(r"Applied DDP to the model"), "strategy", "ddp"),
     (re.compile(r"Float8 training active"), "precision", "fp8"),
     (re.compile(r"Float8 training active with recipe (\S+)"), "fp8_recipe", None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,10 +39,6 @@ TRAINER = {
 _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     *((re.compile(rf"{re.escape(text)} = {fields.WHOLE}"), name) for text, name in TRAINER.items()),
     (re.compile(rf"Total optimization steps = {fields.WHOLE}"), "max_steps"),
-    (re.compile(rf"print\]\s+train_batch_size \.+ {fields.WHOLE}"), "global_batch_size"),
-    (re.compile(rf"print\]\s+train_micro_batch_size_per_gpu  ?\.* ?{fields.WHOLE}"), "micro_batch_size"),
-    (re.compile(rf"print\]\s+gradient_accumulation_steps \.+ {fields.WHOLE}"), "gradient_accumulation_steps"),
-    (re.compile(rf"print\]\s+world_size \.+ {fields.WHOLE}"), "num_gpus"),
     (re.compile(rf"\bBatch size per device = {fields.WHOLE}"), "micro_batch_size"),  # Unsloth's banner
     (re.compile(rf"\bGradient accumulation steps = {fields.WHOLE}"), "gradient_accumulation_steps"),
     (re.compile(rf"\bTotal batch size (?:\([\d x]{{1,40}}\) )?= {fields.WHOLE}"), "global_batch_size"),
@@ -52,7 +48,21 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"\bgradient_accumulation_steps['\"]?(?:=|: ){fields.SETTING}"), "gradient_accumulation_steps"),
     (re.compile(r"\brank: -?\d{1,6}, local_rank: -?\d{1,6}, world_size: (\d{1,7}), "), "world_size"),
 )
-"""Lines of the Trainer, and of the DeepSpeed engine under it, that state one whole number."""
+"""Lines of the Trainer that state one whole number."""
+DEEPSPEED_LINE = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)(?!\S| \d)")
+DEEPSPEED_SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "train_batch_size": ("global_batch_size", int),
+    "train_micro_batch_size_per_gpu": ("micro_batch_size", int),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps", int),
+    "world_size": ("data_parallel_size", int),
+    "zero_optimization_stage": ("strategy", lambda stage: f"zero-{int(stage)}" if int(stage) else "ddp"),
+    "optimizer_name": ("optimizer", lambda name: None if name == "None" else name),
+    "bfloat16_enabled": ("precision", lambda on: "bf16" if on == "True" else None),
+    "fp16_enabled": ("precision", lambda on: "fp16" if on == "True" else None),
+    "bfloat16_config": ("precision", lambda first: "bf16" if first == "enabled=True" else None),
+    "float16_config": ("precision", lambda first: "fp16" if first == "enabled=True" else None),
+}
+"""Configuration that DeepSpeed prints when it starts → field of TrainingConfig and the conversion of its text."""
 _TRAINED: tuple[re.Pattern[str], ...] = (
     re.compile(rf"\btrainable params: {fields.WHOLE} \|\| all params: {fields.WHOLE}"),  # of PEFT
     re.compile(rf"\bTrainable parameters = {fields.WHOLE} of {fields.WHOLE}"),  # Unsloth's banner
@@ -314,6 +324,9 @@ def _notice(text: str, content: Content) -> None:
         content.resumed_at, content.first_bar = 0, None
     elif match := _RESUMED.search(text):
         content.resumed_at = fields.whole(match[1]) or 0
+    if (match := DEEPSPEED_LINE.search(text)) and match["name"] in DEEPSPEED_SETTINGS and not content.rows:
+        name, convert = DEEPSPEED_SETTINGS[match["name"]]
+        keep_setting(config, ("num_gpus" if name == "data_parallel_size" else name, convert), match["value"])
     for pattern, name in _SETTINGS:
         if name in config and content.rows:
             continue  # after rows another training may start, and fail
@@ -328,3 +341,14 @@ def _notice(text: str, content: Content) -> None:
             and (every := fields.whole(match[2]))
         ):
             model |= {"trainable_parameters": trained, "parameters": every} if trained <= every else {}
+
+
+def keep_setting(config: dict[str, Any], meaning: tuple[str, Callable[[str], Any]], text: str) -> None:
+    """Add a setting that a text states, unless it is known, zero or no such value. meaning: its name and conversion."""
+    name, convert = meaning
+    try:
+        value = convert(text)
+    except ValueError:
+        return
+    if value is not None and value != 0:
+        config.setdefault(name, value)

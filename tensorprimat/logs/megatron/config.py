@@ -15,7 +15,7 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import OF_A_LOG, PARALLEL_SIZES, flag
 from tensorprimat.core.units import GB, MIB
-from tensorprimat.logs import model_names
+from tensorprimat.logs import headers, model_names
 from tensorprimat.logs.fields import ENDS, UNGROUPED
 from tensorprimat.logs.megatron import shape as shapes
 from tensorprimat.logs.megatron.layout import NEEDLE
@@ -118,12 +118,6 @@ _ABSENT = re.compile(
     r"\bNo (?:ROCm|CUDA|NVIDIA)\b|cannot open shared object|\bnot (?:been )?(?:found|available|installed)\b"
 )
 """A library of one vendor that a machine of the other lacks: monitors look for both."""
-_VERSION = re.compile(
-    r"(?P<built>\b(?:compiled|built|wheel|requires?|needs)\b[^\n]{0,60}?)?"
-    r"\b(?:PyTorch|torch)(?: version)?(?:[:= ]+| \.{2,} )v?(?P<version>\d+\.\d+[\w.+]*)"
-)
-"""A version of PyTorch, and words before it by which it is not that of the installed one, as ds_report prints both."""
-
 _DEFAULTS = {
     **dict.fromkeys(PARALLEL_SIZES, "1"),
     **dict.fromkeys(("bf16", "fp16", "gated_linear_unit", "add_qkv_bias", "group_query_attention"), "False"),
@@ -203,8 +197,7 @@ class Facts:
         self.is_rocm = self.is_rocm or _is_present(_ROCM, text)
         self.is_cuda = self.is_cuda or _is_present(_CUDA, text)
         if self.pytorch_version is None:
-            found = (match["version"] for match in _VERSION.finditer(text) if match["built"] is None)
-            self.pytorch_version = next(found, None)
+            self.pytorch_version = headers.pytorch_version_in(text)
 
     def _take_neox(self, key: str, value: str) -> bool:
         """Take in a line of gpt-neox's dump of arguments; return False for a line of another program."""
