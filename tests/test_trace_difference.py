@@ -104,6 +104,17 @@ def of_shapes(layers: int, tokens: int) -> ChromeTrace:
     return made
 
 
+@in_each(("sequences", "lengths", "scale"), [((1, 2), (64, 64), 0.5), ((1, 1), (64, 64), 1), ((1, 2), (64, 128), 1)])
+def test_without_shapes_the_results_state_a_larger_micro_batch(tmp_path, sequences, lengths, scale):
+    facts = [TraceFacts(sequences=one, sequence_length=other) for one, other in zip(sequences, lengths, strict=True)]
+    ledgers = [
+        ledger_at(training(product=500 * one).write(tmp_path / f"{place}.json")) for place, one in enumerate(sequences)
+    ]
+    found = difference_of(*ledgers, tuple(facts))
+    assert found.scale == scale
+    assert ("trace_sequences_differ" in [one.code for one in found.notices]) == (lengths[0] != lengths[1])
+
+
 def test_another_length_of_the_sequences_is_said(tmp_path):
     sides = [of_shapes(4, 512), of_shapes(4, 512)]
     for made, tokens in zip(sides, (128, 256), strict=True):

@@ -61,7 +61,7 @@ class LedgerDifference:
 
 def difference_of(baseline: Ledger, candidate: Ledger, facts: tuple[TraceFacts, TraceFacts]) -> LedgerDifference:
     """Return the difference of two ledgers. Raises InputError for traces of unlike programs."""
-    times = work_ratio(baseline, candidate)
+    times = work_ratio(baseline, candidate, facts)
     scale = 1 / times
     names = sorted({*baseline.classes, *candidate.classes}, key=lambda name: (place_of(name), name))
     rows = [_row(name, baseline, candidate, scale) for name in names]
@@ -69,16 +69,17 @@ def difference_of(baseline: Ledger, candidate: Ledger, facts: tuple[TraceFacts, 
     total = _row(None, baseline, candidate, scale)
     return LedgerDifference(
         baseline=baseline, candidate=candidate, scale=scale, rows=tuple(rows), total=total,
-        notices=tuple(_differing_work(baseline, candidate, times)),
+        notices=tuple(_differing_work(baseline, candidate, times, facts)),
     )  # fmt: skip
 
 
-def work_ratio(baseline: Ledger, candidate: Ledger) -> float:
+def work_ratio(baseline: Ledger, candidate: Ledger, facts: tuple[TraceFacts, TraceFacts]) -> float:
     """Return how many times the work of a step of A a step of B does: 1, a whole number, or one over such a number.
 
     Raises InputError where the two are no steps of one training. FLOPs of the products decide where both have shapes,
     and the number of products has to be equal or to grow with them. Else a step does more work if products and calls
-    of attention are equally many times those of the other. Of equal work, fusion may change the number of products.
+    of attention are equally many times those of the other, or if there are equally many and their results state another
+    number of sequences. Of equal work, fusion may change the number of products.
     """
     backward = [any(one.operator and one.operator.is_backward for one in side.trace.kernels)
                 for side in (baseline, candidate)]  # fmt: skip
@@ -100,6 +101,9 @@ def work_ratio(baseline: Ledger, candidate: Ledger) -> float:
     else:
         of_attention = _multiple(*calls) if all(calls) else 1.0
         times = count if count is not None and count == of_attention else 1.0
+        whole = all(side.steps.by in ("marks", "optimizer") for side in (baseline, candidate))  # else a part of a step
+        if whole and count == 1 and facts[0].sequence_length == facts[1].sequence_length:  # products of more rows
+            times = _multiple(facts[0].sequences, facts[1].sequences) or 1.0
         fits = times != 1 or 1 in (count, of_attention)
     if any(products) and (not fits or (times == 1 and not _alike(*products))):
         sizes = [
@@ -173,12 +177,15 @@ def _differs(one: float, other: float, times: float, least: float) -> bool:
     return all(abs(other / factor - one) > least * max(one, other / factor) for factor in (1.0, times))
 
 
-def _differing_work(baseline: Ledger, candidate: Ledger, times: float) -> list[Notice]:
+def _differing_work(
+    baseline: Ledger, candidate: Ledger, times: float, facts: tuple[TraceFacts, TraceFacts]
+) -> list[Notice]:
     """Return what the two steps do not have in common, which the difference of their times includes."""
     found = []
     if times != 1:
         found.append(Notice("trace_batches_differ", "work", times=times))
-    lengths = [attended_tokens(ledger) for ledger in (baseline, candidate)]
+    sides = zip((baseline, candidate), facts, strict=True)
+    lengths = [attended_tokens(ledger) or stated.sequence_length for ledger, stated in sides]
     if None not in lengths and lengths[0] != lengths[1]:
         found.append(Notice("trace_sequences_differ", "work", ours=lengths[0], theirs=lengths[1]))
     precisions = [_precisions(ledger) for ledger in (baseline, candidate)]
