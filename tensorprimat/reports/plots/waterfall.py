@@ -34,7 +34,8 @@ def waterfall(found: LedgerDifference, formats: Sequence[str] = ("png",)) -> dic
         level += 1000 * seconds
     bars.append(("step of B", 0.0, other, _SIDES))
     sides = [f"A: {report.heading(found.baseline)}.", f"B: {report.heading(found.candidate)}."]
-    sentences = [f"{report.sentence(found)}.", *sides, *(f"Warning: {notice}." for notice in found.notices)]
+    notices = (f"{'Note' if one.severity == 'info' else 'Warning'}: {one}." for one in found.notices)
+    sentences = [f"{report.sentence(found)}.", *sides, *notices]
 
     def fill(figure: Any) -> None:
         axes = canvas.framed(figure, "Why is it faster?", sentences, 0.8 + _ROW_INCHES * len(bars)).subplots()
