@@ -13,7 +13,7 @@ failed. Figures are printed with their goals; a missed goal is no failure.
 
 The goals of the ladder: at least 60 % of the BF16 peak by the convention megatron, at least 75 % of the best matrix
 product that this machine reaches, at least the speed of torchtitan (1.02 of it without recomputation), and 1.35 times
-the speed of BF16 in FP8. A global batch of 4 sequences of Llama 3.1 8B on each GPU keeps all parts within about 11
+the speed of BF16 in FP8. A global batch of 4 sequences of Llama 3.1 8B on each GPU keeps all parts within about 12
 minutes on one H200. Uncompiled layers that would recompute activations, as on one GPU of 80 GB, are half as many.
 """
 
@@ -479,7 +479,7 @@ def _losses(*flags: str) -> list[float]:
 GROUPS: tuple[tuple[Callable[[], str], ...], ...] = (
     (devices, sampler, callback, events, flash, group),
     (sync, graphs, update, loss),
-    (oom, product, eager, compiled, ddp, fsdp, fp8, speed, traces, masters),
+    (oom, product, eager, compiled, ddp, fsdp, fp8, speed, masters, traces),
 )
 """The parts that share a process, since each start costs seconds. The second group holds large models in GPU memory,
 which ends with it; the last one trains in children, and compares them with one measurement of the product."""

@@ -110,12 +110,13 @@ def attention_flops(operator: Operator | None) -> float | None:
     if operator is None or name not in _IS_CAUSAL or not operator.values:
         return None
     of_backward = name.endswith("_backward")  # its first input is the gradient of the output
-    query, key, value = (shape for shape, _ in inputs_of(operator.shapes, operator.types)[of_backward:][:3])
-    causal = json.loads(operator.values)[_IS_CAUSAL[name]]
-    if {len(query), len(key), len(value)} != {4} or causal not in ("True", "False"):
+    shapes = [shape for shape, _ in inputs_of(operator.shapes, operator.types)[of_backward:][:3]]
+    causal = json.loads(operator.values)[_IS_CAUSAL[name] :][:1]
+    if [*map(len, shapes)] != [4, 4, 4] or causal not in (["True"], ["False"]):
         return None
+    query, key, value = shapes
     total: float = 2.0 * math.prod(query[:3]) * key[2] * (query[3] + value[3])  # batch, heads, tokens, width of a head
-    return total * (0.5 if causal == "True" else 1.0) * (_BACKWARD_ATTENTION if of_backward else 1.0)
+    return total * (0.5 if causal == ["True"] else 1.0) * (_BACKWARD_ATTENTION if of_backward else 1.0)
 
 
 def _attention_of(kernel: Kernel) -> Operator | None:
