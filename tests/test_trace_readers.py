@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from pathlib import Path
@@ -18,6 +19,7 @@ from tensorprimat.core import preflight, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.traces.ledger import Ledger, with_clock_of
 from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
+from tensorprimat.traces.work import TraceFacts, rates_of
 
 ADAM = "multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>"
 STEPS = [(GEMM, 100, 400), ("ncclDevKernel_AllReduce_Sum", 350, 500), (ADAM, 500, 600)]
@@ -147,6 +149,37 @@ def test_an_export_of_one_process_may_lack_its_number(tmp_path):
     with sqlite3.connect(tmp_path / "a.sqlite") as database:
         database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN globalPid")
     assert shown(ledger_at(tmp_path / "a.sqlite"))["products_bf16"] == 300
+
+
+DAMAGED_COLUMNS = (
+    "StringIds SET value = 5", "NVTX_EVENTS SET start = 'x'", "CUPTI_ACTIVITY_KIND_KERNEL SET end = NULL",
+    "CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 77", "CUPTI_ACTIVITY_KIND_KERNEL SET end = 0",
+)  # fmt: skip
+
+
+@in_each(("number", "change"), enumerate(DAMAGED_COLUMNS))
+def test_a_damaged_column_is_read_or_refused(tmp_path, number, change):
+    nsys(tmp_path / f"{number}.sqlite")
+    with sqlite3.connect(tmp_path / f"{number}.sqlite") as database:
+        database.execute(f"UPDATE {change}")
+    with contextlib.suppress(InputError):
+        ledger_at(tmp_path / f"{number}.sqlite")
+
+
+DAMAGED_VALUES = [("correlation", [1]), ("correlation", {}), ("device", [0]), ("Input Dims", 3), ("dur", -5),
+                  ("Input Dims", [3, None]), ("Input type", 7), ("Concrete Inputs", 1)]  # fmt: skip
+
+
+@in_each(("place", "value"), DAMAGED_VALUES)
+def test_a_damaged_value_of_an_event_is_left_out_or_refused(tmp_path, place, value):
+    made = training()
+    for event in made.events[::3]:
+        (event if place == "dur" else event["args"])[place] = value
+    with contextlib.suppress(InputError):
+        found = ledger_at(made.write(tmp_path / "a.json"))
+        rates_of(found, TraceFacts())
+        for step, (start, end) in zip(found.by_step, found.steps.windows, strict=True):
+            assert sum(step.values()) == pytest.approx(end - start)
 
 
 def test_a_report_of_nsight_systems_is_exported_by_its_own_program(tmp_path, monkeypatch, capsys):

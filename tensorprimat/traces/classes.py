@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from tensorprimat.core import data_rows
-from tensorprimat.traces.record import Kernel, Trace
+from tensorprimat.traces.record import Kernel, Trace, recorded_list
 
 MATRIX_PRODUCTS, CONVOLUTION, FORWARD_ATTENTION, UNKNOWN = "products", "convolution", "attention_forward", "unknown"
 COMMUNICATION, COPIES, OPTIMIZER, CLIPPING = "communication", "copies", "optimizer", "clipping"
@@ -110,7 +109,7 @@ def _precision_of(name: str) -> str | None:
 @cache
 def _stated_precision(types: bytes) -> str | None:
     """Return the precision of an operator's first input. types: JSON of the types of all inputs."""
-    return next((_DTYPES[one] for one in (json.loads(types) if types else ()) if one in _DTYPES), None)
+    return next((found for one in recorded_list(types) if (found := _DTYPES.get(str(one)))), None)
 
 
 def precision_of(kernel: Kernel) -> str | None:

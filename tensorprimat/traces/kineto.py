@@ -18,12 +18,15 @@ _RANGES = {"cpu_op", "user_annotation"}
 _TRIES = 50  # places at which a cut file may end: an event has few closing brackets inside it
 
 
+_Key = int | str | float | None
+"""Number or name of a process, thread, device or launch."""
+
+
 class _Args(msgspec.Struct, gc=False):
-    external: Any = msgspec.field(name="External id", default=None)
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-    bytes: Any = None
+    correlation: _Key = None
+    device: _Key = None
+    stream: _Key = None
+    bytes: float | None = None
     sequence: Any = msgspec.field(name="Sequence number", default=None)
     forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
@@ -36,8 +39,8 @@ class _Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = ""
     name: str = ""
-    pid: Any = None
-    tid: Any = None
+    pid: _Key = None
+    tid: _Key = None
     ts: float = 0.0
     dur: float = 0.0
     args: _Args | None = None
@@ -67,7 +70,7 @@ def read_kineto(data: bytes, path: Path) -> list[Trace]:
     kept: dict[bytes, bytes] = {}
     for one in events:
         start = (one.ts - origin) / 1e6
-        end, name = start + one.dur / 1e6, names.setdefault(one.name, one.name)
+        end, name = start + max(one.dur, 0.0) / 1e6, names.setdefault(one.name, one.name)
         args = one.args or _Args()
         if one.cat in _KINDS:
             grid = bytes(args.grid).decode()

@@ -125,7 +125,7 @@ def _read_database(path: Path) -> list[Trace]:
                 return _of_nsys(database, tables, path).traces()
             if "kernels" in tables:
                 return _of_rocpd(database, tables, path).traces()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, KeyError, TypeError) as error:  # a value of another kind than its column has
         raise InputError(f"no trace that can be read: {error}", path=path) from error
     raise InputError("no trace of Nsight Systems or rocprofv3 in this database", path=path)
 
@@ -135,7 +135,8 @@ def _table_rows(database: sqlite3.Connection, tables: set[str], table: str, colu
     if table in tables:
         known = {*_columns(database, table), "start", "end"}
         wanted = re.sub(r"[A-Za-z]\w*", lambda name: name[0] if name[0] in known else "NULL", columns)
-        yield from database.execute(f"SELECT {wanted} FROM {table}")  # names of this module
+        for row in database.execute(f"SELECT {wanted} FROM {table}"):  # noqa: UP028  # yield from closes the cursor
+            yield row  # later, perhaps after the database; the names are those of this module
 
 
 def _columns(database: sqlite3.Connection, table: str) -> list[str]:
@@ -145,7 +146,7 @@ def _columns(database: sqlite3.Connection, table: str) -> list[str]:
 def _of_nsys(database: sqlite3.Connection, tables: set[str], path: Path) -> Recording:
     made = Recording(path=str(path), profiler="Nsight Systems")
     made.devices = dict(_table_rows(database, tables, "TARGET_INFO_GPU", "id, name"))
-    text = dict(_table_rows(database, tables, "StringIds", "id, value"))
+    text = {key: str(value) for key, value in _table_rows(database, tables, "StringIds", "id, value")}
     one_process = "globalPid" not in _columns(database, "CUPTI_ACTIVITY_KIND_KERNEL")
 
     def launch(process: int, number: int) -> tuple[int, int]:
@@ -166,7 +167,7 @@ def _of_nsys(database: sqlite3.Connection, tables: set[str], path: Path) -> Reco
             made.work.append((device, launch(process, key), kernel))
     ranges = "start, end, globalTid, text, textId, eventType"
     for start, end, thread, own, named, kind in _table_rows(database, tables, "NVTX_EVENTS", ranges):
-        shown = own or text.get(named)
+        shown = str(own or text.get(named, ""))
         if kind in _RANGE_TYPES and end is not None and shown:
             made.ranges[thread].append(_operator(shown, start / 1e9, end / 1e9))
     return made
@@ -183,15 +184,15 @@ def _of_rocpd(database: sqlite3.Connection, tables: set[str], path: Path) -> Rec
     for category, name, thread, start, end, key in _table_rows(
         database, tables, "regions", "category, name, tid, start, end, stack_id"
     ):
-        if "MARKER" in (category or ""):
-            made.ranges[thread].append(_operator(name, start / 1e9, end / 1e9))
+        if "MARKER" in str(category):
+            made.ranges[thread].append(_operator(str(name), start / 1e9, end / 1e9))
         else:
-            made.calls.append(HostCall(name, start / 1e9, end / 1e9, thread, key))
+            made.calls.append(HostCall(str(name), start / 1e9, end / 1e9, thread, key))
     columns = "start, end, {device}, stream_id, stack_id, name"
     kinds = (("kernels", "kernel", "agent_abs_index"), ("memory_copies", "copy", "dst_agent_abs_index"))
     for table, kind, device in kinds:
         for start, end, agent, stream, key, name in _table_rows(database, tables, table, columns.format(device=device)):
-            made.work.append((agent, key, Kernel(name, start / 1e9, end / 1e9, str(stream), kind)))
+            made.work.append((agent, key, Kernel(str(name), start / 1e9, end / 1e9, str(stream), kind)))
     return made
 
 
@@ -253,7 +254,7 @@ def _read_rocprof_csv(path: Path) -> list[Trace]:
             made.calls.append(HostCall(row["Function"], *_stamps(row), row["Thread_Id"], row["Correlation_Id"]))
         for row in _csv_rows(Path(f"{stem}_marker_api_trace.csv")):
             made.ranges[row["Thread_Id"]].append(Operator(row["Function"], *_stamps(row), is_range=True))
-    except (KeyError, ValueError, UnicodeDecodeError, csv.Error) as error:
+    except (KeyError, TypeError, ValueError, csv.Error) as error:  # a row that is cut has None
         raise InputError(f"no kernel trace of rocprofv3: {error}", path=path) from error
     return made.traces()
 

@@ -6,6 +6,7 @@ from the start of the trace. A trace is a profile and never a benchmark's result
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -29,6 +30,12 @@ _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunch|GraphLaunch|urEnq
 _GRAPH = "GraphLaunch"
 _WAIT = re.compile(r"(Stream|Device|Event)Synchronize|urQueueFinish|urEventWait")
 _DATA = re.compile(r"DataLoader.*__next__")
+
+
+def recorded_list(text: bytes) -> list[Any]:
+    """Return a list that a profiler recorded as JSON; an empty one where it recorded something else."""
+    found = json.loads(text) if text else []
+    return found if isinstance(found, list) else []
 
 
 @dataclass(eq=False, slots=True)
@@ -185,6 +192,7 @@ class Recording:
         launching: dict[Any, set[Hashable]] = defaultdict(set)
         seen: set[Hashable] = set()
         for device, key, kernel in self.work:
+            kernel.end = max(kernel.end, kernel.start)  # a damaged file may have it before the start
             call = by_key.get(key)
             if call is not None:
                 seen.add(key)

@@ -55,7 +55,7 @@ def find_steps(trace: Trace, classes: Sequence[str], *, whole: bool = False) -> 
         end = max(kernel.end for kernel in trace.kernels)
         return _whole(trace, StepWindows(windows=((trace.kernels[0].start, end),), by="whole"), work)
     found = _by_marks(trace, work) or _by_optimizer(trace, classes, work) or _by_repetition(trace, work)
-    if found is None:
+    if found is None or not found.windows:
         if trace.is_cut:
             raise InputError("the file ends in the middle, before the end of a step; profile fewer", path=trace.path)
         raise InputError(

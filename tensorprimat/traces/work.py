@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +15,7 @@ from tensorprimat.core.result import ModelShape
 from tensorprimat.models import flops, presets, recompute
 from tensorprimat.traces.classes import MATRIX_PRODUCTS
 from tensorprimat.traces.ledger import Ledger
-from tensorprimat.traces.record import SDPA, Kernel, Operator
+from tensorprimat.traces.record import SDPA, Kernel, Operator, recorded_list
 
 _BACKWARD_ATTENTION = 2.5  # products of FlashAttention's backward kernel to those of forward: five to two
 _ADAM_PASSES = 7  # over the parameters: reads of weight, gradient and two moments, writes of weight and moments
@@ -73,7 +72,12 @@ class Rate:
 @cache
 def inputs_of(shapes: bytes, types: bytes) -> tuple[tuple[Any, Any], ...]:
     """Return shape and type of each input of an operator, as the trace has them."""
-    return tuple(zip(json.loads(shapes), json.loads(types), strict=False)) if shapes and types else ()
+    found = zip(recorded_list(shapes), recorded_list(types), strict=False)
+    return tuple((shape if _is_shape(shape) else [], str(kind)) for shape, kind in found)
+
+
+def _is_shape(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(size, int | list) for size in found)
 
 
 def product_flops(operator: Operator | None) -> float | None:
@@ -111,8 +115,9 @@ def attention_flops(operator: Operator | None) -> float | None:
         return None
     of_backward = name.endswith("_backward")  # its first input is the gradient of the output
     shapes = [shape for shape, _ in inputs_of(operator.shapes, operator.types)[of_backward:][:3]]
-    causal = json.loads(operator.values)[_IS_CAUSAL[name] :][:1]
-    if [*map(len, shapes)] != [4, 4, 4] or causal not in (["True"], ["False"]):
+    causal = recorded_list(operator.values)[_IS_CAUSAL[name] :][:1]
+    sizes = [size for shape in shapes for size in shape]
+    if [*map(len, shapes)] != [4, 4, 4] or list in map(type, sizes) or causal not in (["True"], ["False"]):
         return None
     query, key, value = shapes
     total: float = 2.0 * math.prod(query[:3]) * key[2] * (query[3] + value[3])  # batch, heads, tokens, width of a head
