@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -198,6 +199,10 @@ def test_a_report_of_nsight_systems_is_exported_by_its_own_program(tmp_path, mon
     program.write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(InputError, match="nsys export made nothing of it"):
         ledger_at(report)
+    (tmp_path / "made.sqlite").rename(tmp_path / "a.sqlite")
+    os.utime(tmp_path / "a.sqlite")
+    assert shown(ledger_at(report)) == shown(found)
+    assert not ledger_at(tmp_path).notices, "a report and its export are not two ranks"
 
 
 def test_a_database_of_another_program_is_refused(tmp_path):

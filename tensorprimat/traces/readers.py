@@ -25,7 +25,8 @@ _SQLITE = b"SQLite format 3\0"
 _PACKED = b"\x1f\x8b"
 _HEAD_BYTES = 1000  # in which a document of rocprofv3 names its program
 _CSV_ENDING = "_kernel_trace.csv"
-ENDINGS = (".json", ".json.gz", ".sqlite", ".db", _CSV_ENDING)
+_REPORT = ".nsys-rep"
+ENDINGS = (".json", ".json.gz", ".sqlite", _REPORT, ".db", _CSV_ENDING)
 """Endings of the traces in a folder."""
 _OF_OPERATOR = re.compile(r",? (seq|op_id) = \d+.*$")
 """End of a range of torch.autograd.profiler.emit_nvtx: "aten::mm, seq = 12, op_id = 345"."""
@@ -41,7 +42,7 @@ _COPIES = ("__amd_rocclr_copyBuffer", "__amd_rocclr_fillBuffer")
 def read_traces(path: Path) -> list[Trace]:
     """Return the trace of each device of a file, or of each rank of a folder. Raises InputError."""
     if os.path.isdir(path):
-        files = sorted(one for one in path.iterdir() if one.name.endswith(ENDINGS))
+        files = sorted(one for one in path.iterdir() if one.name.endswith(ENDINGS) and _export_of(one) is None)
         if not files:
             raise InputError(f"no trace in this folder ({', '.join(ENDINGS)})", path=path)
         return [trace for one in files for trace in _of_file(one)]
@@ -57,7 +58,7 @@ def _of_file(path: Path) -> list[Trace]:
         return _read_database(path)
     if path.name.endswith(_CSV_ENDING):
         return _read_rocprof_csv(path)
-    if path.name.endswith(".nsys-rep"):
+    if path.name.endswith(_REPORT):
         return _exported(path)
     if path.name.endswith(".pftrace"):
         remedy = "record with rocprofv3 --output-format json or csv"
@@ -76,8 +77,17 @@ def _of_file(path: Path) -> list[Trace]:
     return kineto.read_kineto(data, path)
 
 
+def _export_of(path: Path) -> Path | None:
+    """Return the database beside a report of Nsight Systems that nsys export has made of it, or None."""
+    made = path.with_suffix(".sqlite")
+    is_newer = path.name.endswith(_REPORT) and os.path.isfile(made) and made.stat().st_mtime >= path.stat().st_mtime
+    return made if is_newer else None
+
+
 def _exported(path: Path) -> list[Trace]:
-    """Return the traces of a report of Nsight Systems, converted by its own program."""
+    """Return the traces of a report of Nsight Systems, converted by its own program unless it has been."""
+    if (made := _export_of(path)) is not None:
+        return _read_database(made)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "exported.sqlite"
         try:

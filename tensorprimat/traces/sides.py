@@ -65,7 +65,7 @@ def _latest(profiles: Sequence[Path]) -> TracedSide | None:
     """Return the trace of the latest profiled run that has one. profiles: results."""
     for profile in sorted(profiles, key=lambda one: one.name, reverse=True):
         stem = profile.name.removesuffix(_PROFILED)
-        beside = [one for one in sorted(profile.parent.glob(f"{stem}*")) if one.name.endswith((*ENDINGS, ".nsys-rep"))]
+        beside = [one for one in sorted(profile.parent.glob(f"{stem}*")) if one.name.endswith(ENDINGS)]
         if traces := [one for one in beside if one != profile]:
             return TracedSide(trace=traces[0], result=store.load(profile))
     return None
