@@ -317,7 +317,10 @@ def _without_rates(ledger: Ledger, rates: Mapping[str, Rate]) -> str | None:
         return text.format(quantities.listed(missing)) if missing else None
     if ledger.trace.has_shapes:
         return "no rates: the shapes in the trace do not give the work of a class"
-    return "no rates: the trace has no shapes; record them (record_shapes=True), or give --model and --sequence-length"
+    return (
+        "no rates: the trace has no shapes and no model is named whose work fits its times; record them "
+        "(record_shapes=True), or give --model and --sequence-length of the training"
+    )
 
 
 def _remarks(ledger: Ledger) -> list[str]:
