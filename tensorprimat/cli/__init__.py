@@ -42,6 +42,7 @@ COMMANDS = {
     "explain": "show what takes the time of a step, and why one is faster",
     "analyze": "survey folders of old logs, events, profiles and results",
     "gate": "fail a build if a slowdown is detected",
+    "bisect": "find the commit or version that made a command slower",
     "history": "show a metric over time per machine and model, with changes",
     "passes": "time forward, backward and optimizer on one device",
     "warmup": "find the number of warm-up steps that is enough",

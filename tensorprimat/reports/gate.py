@@ -1,4 +1,4 @@
-"""The gate's outcome as Markdown for a pull-request comment."""
+"""The outcome of a gate as Markdown for a pull-request comment, as JSON and JUnit XML, and that of a bisection."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 from xml.etree import ElementTree
 
 from tensorprimat.analysis.gate import Check, GateReport
-from tensorprimat.core.quantities import UNMEASURED, Form, change, confidence_level, gigabytes, rate
+from tensorprimat.analysis.search import Bisected
+from tensorprimat.core.quantities import UNMEASURED, Form, change, confidence_level, counted, gigabytes, percent, rate
 from tensorprimat.reports.markdown import bullets, table
 from tensorprimat.reports.tables import TableCell, figure_cell, table_of, text_cell
 from tensorprimat.system.safe_text import one_line
@@ -72,3 +74,34 @@ def gate_as_junit(report: GateReport) -> str:
 def _interval(check: Check) -> str:
     known = check.low is not None and check.high is not None and check.low != check.high
     return f"{change(check.low, 2)} to {change(check.high, 2)}" if known else UNMEASURED
+
+
+def bisected_lines(found: Bisected) -> list[str]:
+    """Return the outcome of a bisection as lines for a terminal."""
+    ends = found.ends
+    span = f"{change(ends.change)} ({change(ends.low)} to {change(ends.high)})"
+    first = f"{found.good.title} → {found.bad.title}: {span} in {counted(ends.pairs, 'pair')} of runs"
+    if found.located is None:
+        return [one_line(first), "no slowdown is shown between the ends, so there is nothing to find"]
+    sure = f"probability {percent(found.located.probability, 0)}, {counted(found.runs, 'run')} in all"
+    several = "one of these is the first slow one; those before it could not be measured"
+    head = several if len(found.found) > 1 else "first slow one"
+    if not found.located.is_sure:
+        head = "not sure yet, more pairs are needed (--max-pairs); the likeliest"
+    states = [f"  {one_line(f'{state.name} {state.title}')}" for state in found.found]
+    return [one_line(first), f"{head} ({sure}):", *states]
+
+
+def bisected_as_json(found: Bisected) -> dict[str, Any]:
+    """Return the outcome of a bisection for programs."""
+    located = found.located
+    return {
+        "kind": "bisection",
+        "found": located is not None and located.is_sure,
+        "first_slow": [asdict(state) for state in found.found],
+        "probability": located and located.probability,
+        "ends": asdict(found.ends),
+        "good": asdict(found.good),
+        "bad": asdict(found.bad),
+        "runs": found.runs,
+    }
