@@ -56,6 +56,7 @@ COMMANDS = {
     "demo": "compare AMD with NVIDIA from bundled results",
     "verify": "check hashes and figures of a folder or bundle of results",
     "bundle": "pack results with logs, hashes and traces into one file",
+    "doctor": "show what is installed, which engines work here, and what is missing",
     "processes": "list processes that use GPU memory; end leftover training",
 }
 """Command → its line in the overview; each is the function `command` in the module of its name in this package."""

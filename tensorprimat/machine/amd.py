@@ -80,12 +80,15 @@ class AmdDevice:
     def read(self) -> DeviceReading:
         smi = self._smi
         clock, cap = self._ask("amdsmi_get_clock_info", smi.AmdSmiClkType.GFX), self._ask("amdsmi_get_power_cap_info")
+        memory = self._ask("amdsmi_get_gpu_vram_usage")  # in MiB
+        used, total = _number(memory, "vram_used"), _number(memory, "vram_total")
         default = _number(cap, "default_power_cap", "power_cap_default")  # the second one: older packages
         return replace(
             self.glance(),
             power_limit_watts=_product(_number(cap, "power_cap"), MICRO),
             default_power_limit_watts=_product(default, MICRO),
             max_clock_hertz=_product(_number(clock, "max_clk"), MEGA),
+            free_memory_bytes=None if used is None or total is None else (total - used) * 2.0**20,
             processes=self._processes(),
         )
 

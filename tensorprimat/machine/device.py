@@ -32,6 +32,7 @@ class DeviceReading:
     throttled_by: tuple[str, ...] = ()
     """Reasons for a reduced clock, as text; those of a temperature begin with HEAT. Empty if the clock is not reduced,
     or if the device reports no reason."""
+    free_memory_bytes: float | None = None
     processes: tuple[Process, ...] = ()
 
 

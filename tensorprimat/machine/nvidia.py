@@ -60,11 +60,13 @@ class NvidiaDevice:
         nvml = self._nvml
         is_divided = bool((self._query(lambda: nvml.nvmlDeviceGetMigMode(self._handle)) or (0,))[0])
         listed = None if is_divided else self._query(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(self._handle))
+        memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(self._handle))
         return replace(
             self.glance(),
             power_limit_watts=self._ask("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3),
             default_power_limit_watts=self._ask("nvmlDeviceGetPowerManagementDefaultLimit", scale=1e-3),
             max_clock_hertz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM, scale=MEGA),
+            free_memory_bytes=None if memory is None else float(memory.free),
             processes=tuple(Process(pid=one.pid, memory_bytes=_bytes(one.usedGpuMemory)) for one in listed or ()),
         )
 

@@ -27,6 +27,11 @@ NO_CONFIG = "Primus has no configuration of it; --engine torch trains it here"
 GPU_MODEL = re.compile(r"\bMI\d{3}[A-Z]*\b")
 QUESTIONS = (("rocm-smi", "--showproductname"), ("amd-smi", "static", "--asic"), ("rocminfo",))
 """Programs of ROCm that name the GPU, in the order in which they are tried."""
+NO_CHECKOUT = (
+    "no checkout here; git clone https://github.com/AMD-AGI/Primus ~/Primus && export PRIMUS_PATH=~/Primus (logs of "
+    "Primus are read without one)"
+)
+"""Reason why nothing is trained without a checkout."""
 GPUS_PER_NODE = 8  # Primus' own default where GPUS_PER_NODE is not set
 _PATIENCE_SECONDS = 30.0  # a driver that hangs must not block this command
 
