@@ -222,3 +222,57 @@ def test_the_plot_names_its_unit_and_interval_and_no_negative_rate():
     assert any("," in text for text in texts)
     single, _ = metric_history(files([on_day(1, runs=1)]))
     assert b"intervals" not in history_plot(single, ("svg",))["svg"]
+
+
+def with_host(one, host, commit):
+    config = one.training_config.changed(versions={"nemo": f"2.1 (git {commit})"})
+    return one.changed(provenance=one.provenance.changed(host=host), training_config=config)
+
+
+@pytest.fixture
+def page(tmp_path, capsys):
+    """Return a function that writes the page of some arguments, and returns its text and JSON lines."""
+    for place, host in enumerate(("node-a", "<b>node")):
+        for day in range(1, 13):
+            seconds = 12.8 * (1.1 if day > 6 and not place else 1)
+            one = with_host(on_day(day, seconds=seconds, seed=100 * place + day), host, f"{day:012x}")
+            (tmp_path / f"{place}-{day:02}.json").write_text(to_json(one))
+
+    def write(*arguments):
+        out = tmp_path / "out"
+        code = main(["history", *map(str, arguments), "--html", "--no-plot", "--output-dir", str(out)])
+        assert code == 0, capsys.readouterr().err
+        return (out / "history.html").read_text(), (out / "history.jsonl").read_text()
+
+    return write
+
+
+def test_the_page_marks_changes_links_commits_and_keeps_machines_apart(page, tmp_path):
+    text, lines = page(*sorted(tmp_path.glob("*.json")), "--commit-url", "https://host/c/{}")
+    assert re.findall("<h2>(.*?)</h2>", text) == [
+        f"{host} · NVIDIA H100 80GB HBM3" for host in ("node-a", "&lt;b&gt;node")
+    ]
+    assert len(re.findall('<line class="change slower"', text)) == 1
+    assert re.search('<td class="number slower">−9[.]. %</td>', text.replace("\xa0", " "))
+    assert '<a href="https://host/c/000000000007">000000000007</a>' in text
+    assert "<script" not in text
+    assert len(lines.splitlines()) == 24
+
+
+def test_a_page_of_json_lines_shows_them_with_new_results_and_writes_the_same_lines(page, tmp_path):
+    files_of = sorted(tmp_path.glob("*.json"))
+    _, lines = page(*files_of)
+    kept = tmp_path / "earlier.jsonl"
+    kept.write_text(lines)
+    assert page(kept)[1] == lines
+    assert page(kept, *files_of)[1] == lines
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"series": "x"}', '{"machine": "a", "series": "b", "metric": "c", "value": "1"}']
+)
+def test_a_line_that_is_none_of_a_history_is_named(tmp_path, capsys, line):
+    (tmp_path / "lines.jsonl").write_text(line + "\n")
+    assert main(["history", str(tmp_path / "lines.jsonl"), "--html", "--output-dir", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert (error.count("\n"), "lines.jsonl:1: not a line of a history" in error) == (1, True)

@@ -42,7 +42,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     answers = forest.answers(comparison)
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections_of_models = [_model(part, report, looks, forest.said(comparison)) for part in comparison.by_model()]
-    return _environment().get_template("report.html").render(
+    return page_environment().get_template("report.html").render(
         comparison=comparison,
         report=report,
         convention=efficiency.convention_sentence(comparison),
@@ -94,7 +94,8 @@ def _level_colours() -> str:
     )
 
 
-def _environment() -> jinja2.Environment:
+def page_environment() -> jinja2.Environment:
+    """Return the environment of the templates of this folder, which escapes every text."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
