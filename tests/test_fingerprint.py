@@ -66,6 +66,8 @@ def test_a_result_carries_the_fingerprint_and_a_comparison_names_other_data(tmp_
     made = json.loads((tmp_path / "out" / "comparison.json").read_text())
     (difference,) = (one for one in made["pairs"][0]["fairness"]["differences"] if one["field"] == "data_fingerprint")
     assert set(difference["values"]) == {own, "sha256:0123456789abcdef"}
+    losses = made["pairs"][0]["losses"]
+    assert losses is None or losses["reason"] == "the fingerprints of the data differ"
 
 
 def test_the_name_of_an_earlier_result_states_its_data_set(tmp_path: Path) -> None:

@@ -96,6 +96,11 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "cli/shared_options.py": ("run",),
     "session/preflight.py": ("preflight",),
     "measure/preflight_rank.py": ("preflight",),
+    "bundles/archive.py": ("verify",),
+    "bundles/proof.py": ("bundle",),
+    "session/bisect.py": ("bisect",),
+    "session/commits.py": ("bisect",),
+    "reports/gate.py": ("gate",),
     "engines": ("run",),
     "logs": LOGS,
     "machine/torch_device.py": (*CELLS, "preflight"),
@@ -106,12 +111,19 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
 }
 """Module, or a room for the others of it → commands that show its messages."""
 NO_REMEDY: dict[str, set[str]] = {
+    "session/bisect.py": {  # of git
+        *("--ancestry-path", "--first-parent", "--format", "--porcelain", "--quiet", "--reverse", "--untracked-files"),
+    },
+    "session/commits.py": {  # of git
+        *("--detach", "--end-of-options", "--git-dir", "--quiet", "--show-prefix", "--verify"),
+    },
     "analysis/fairness.py": {"gate --strict"},  # gate is never lax
     "analysis/inputs.py": {"gate --price"},  # gate shows no prices
     "cli/micro_options.py": {"sweep --d-model"},  # help of an option that sweep lacks
     "engines/launchers.py": {"--job-name", "--num-nodes"},  # of srun; echo of what was typed
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
-    "core/user_facts.py": {"--micro-batch-size", "--warmup-steps"},  # echo: only a command that has the flag accepts it
+    # echo: only a command that has the flag accepts it
+    "core/user_facts.py": {"--micro-batch-size", "--warmup-steps", "--data-fingerprint"},
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
     "engines/cluster/submit.py": {"--cluster", "--folder", "--spec", "--result"},
     "engines/cluster/container.py": {"--rm", "--help"},

@@ -101,6 +101,8 @@ def _other_data(baseline: Result, candidate: Result) -> str | None:
     ours, theirs = baseline.training_config, candidate.training_config
     if not same_work(baseline, candidate):
         return "the sides did different work, or a side does not state its work"
+    if ours.data_fingerprint and theirs.data_fingerprint:
+        return None if ours.data_fingerprint == theirs.data_fingerprint else "the fingerprints of the data differ"
     if ours.data is None or theirs.data is None:
         return "at least one side does not state which data it read"
     if ours.data != theirs.data:
