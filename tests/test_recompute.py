@@ -139,7 +139,8 @@ def test_flops_of_a_plan_are_those_of_the_products_that_the_layers_repeat(kind):
 
 def losses_and_norms(plan=recompute.NONE, *, compiled=False, preset="tiny", model="llama", steps=3):
     torch.manual_seed(0)
-    network = LanguageModel(presets.find_preset(model, preset), sequence_length=32)
+    chosen = presets.find_preset(model, preset) if isinstance(model, str) else model
+    network = LanguageModel(chosen, sequence_length=32)
     if plan != recompute.NONE:
         network.recompute_activations(plan)
     if compiled:
@@ -162,6 +163,11 @@ def test_every_plan_trains_exactly_as_without_recomputation(model):
     for plan in training_memory.plans(spec(preset="tiny", model=model, precision="fp32", sequence_length=32))[1::6]:
         torch.testing.assert_close(losses_and_norms(plan, model=model), without, rtol=0, atol=0)
     torch.testing.assert_close(losses_and_norms("every second layer", model=model), without, rtol=0, atol=0)
+
+
+def test_a_layer_that_is_computed_again_drops_the_same_activations():
+    model = tiny("seed_oss", attention_dropout=0.1, residual_dropout=0.1)
+    torch.testing.assert_close(losses_and_norms("full", model=model), losses_and_norms(model=model), rtol=0, atol=0)
 
 
 def test_compiled_layers_loss_and_optimizer_train_as_eager_ones():

@@ -259,11 +259,12 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         if recompute not in (SECOND_LAYERS, ALL_LAYERS) and not has_operations_of_plans(self.decoder.layers):
             raise UsageError(f"recompute: {recompute}: not for the layers of this model; use selective or full")
         kept = None if recompute in (SECOND_LAYERS, ALL_LAYERS) else frozenset(OPERATIONS) - frozenset(again or ())
+        drops = any("drop" in name and value for name, value in self.causal.config.to_dict().items())
         classes: dict[type, type] = {}  # one for all layers of a kind, which share one compiled graph
         for position, layer in enumerate(self.decoder.layers):
             if recompute != SECOND_LAYERS or position % 2 == 0:
                 kind = type(layer)
-                layer.__class__ = classes.setdefault(kind, classes.get(kind) or _recomputing(kind, kept))
+                layer.__class__ = classes.setdefault(kind, classes.get(kind) or _recomputing(kind, kept, drops=drops))
 
     def compile_layers(self, *, cuda_graphs: bool = False) -> None:
         """Compile each decoder layer in place; the names of parameters stay.
@@ -321,10 +322,11 @@ def has_operations_of_plans(layers: Iterable[nn.Module]) -> bool:
     )
 
 
-def _recomputing(kind: type[nn.Module], kept: frozenset[str] | None) -> type[nn.Module]:
+def _recomputing(kind: type[nn.Module], kept: frozenset[str] | None, *, drops: bool) -> type[nn.Module]:
     """Return a layer's class whose backward computes the layer again, except for the operations whose results it keeps.
 
-    kept: names in OPERATIONS; None keeps the layer's input only, without looking at operations.
+    kept: names in OPERATIONS; None keeps the layer's input only, without looking at operations. drops: the layer has
+    dropout, whose random numbers have to be the same again.
     """
     selective = {} if kept is None else {"context_fn": partial(_contexts, kept)}
 
@@ -332,7 +334,7 @@ def _recomputing(kind: type[nn.Module], kept: frozenset[str] | None) -> type[nn.
         def run(*inputs: Any) -> Any:
             return kind.forward(self, *inputs, **more)
 
-        return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False, **selective)  # no dropout
+        return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=drops, **selective)
 
     return type(kind.__name__, (kind,), {"forward": forward})
 
