@@ -27,7 +27,6 @@ from tensorprimat.logs.text import Log
 _MOST = 0.10  # a printed rate that may be further off is left out if there is another measure
 _COARSER = 4.0  # times the error of a rate: the rate is the measurement then
 _MATTERS = 0.0005  # of the mean; the text of the log is read for coarser units only
-_SAME = 1e-9  # relative difference of computed values
 _ROWS = 200  # that are looked up
 _LINES_AROUND = 20  # of a row, up to its neighbours, which may hold its numbers
 _LONGEST_LINE = 20_000  # a whole document in one line has no rows to look up
@@ -66,7 +65,7 @@ def with_error(log: Log, result: Result) -> Result:
     warnings = _coarse_levels(log, steps)
     rates: dict[str, float | None] = {}
     for name in filter(steps.has, WORK_OF_RATES):
-        error, unit = _of_column(log, steps, name, is_printed=True)
+        error, unit = _of_column(log, steps, name)
         is_left_out = error is not None and error > _MOST and sum(map(steps.has, fields.MEASURES)) > 1
         warnings += _warnings(name, error, unit, "; it is left out" if is_left_out else "")
         if is_left_out:
@@ -75,10 +74,9 @@ def with_error(log: Log, result: Result) -> Result:
             rates[name] = error
     if not steps.has("seconds"):
         return _changed(result, steps, next(iter(rates.values()), None), timer, warnings)
-    source = next((name for name in rates if _is_source(result, steps, name)), None)
-    error, unit = _of_column(log, steps, "seconds", is_printed=source is None)
-    if error is None and source:
-        error = rates[source]
+    error, unit = _of_column(log, steps, "seconds")
+    if error is None:
+        error = next((rates[name] for name in rates if _is_source(steps, name)), None)
     warning = _warnings("seconds", error, unit)
     known = {name: of_rate for name, of_rate in rates.items() if of_rate is not None}
     finest = min(known, key=lambda name: known[name], default=None)
@@ -137,30 +135,21 @@ def _seconds_of(steps: Steps, rate: str, gpus: int | None) -> FloatArray | None:
     return np.asarray(steps.column(work) / usable_rate(steps, rate) / (gpus or 1 if per_gpu else 1))
 
 
-def _is_source(result: Result, steps: Steps, rate: str) -> bool:
+def _is_source(steps: Steps, rate: str) -> bool:
     """Return True for a rate from which the step times were computed."""
-    seconds = steps.column("seconds")
-    work = finite(seconds * steps.column(rate))
-    if not len(work) or np.ptp(work) > _SAME * np.max(work):
-        return False
-    if np.ptp(finite(seconds)) > 0 or result.provenance.timer == rate:
-        return True
-    made = _seconds_of(steps, rate, result.training_config.num_gpus)  # or both are printed
-    return made is not None and _apart(seconds, made) <= _SAME
+    work = finite(steps.column("seconds") * steps.column(rate)) if rate != "seconds" else ()
+    return len(work) > 0 and bool(np.ptp(work) <= 1e-9 * np.max(work))
 
 
-def _of_column(log: Log, steps: Steps, name: str, *, is_printed: bool) -> tuple[float | None, str]:
-    """Return the largest relative error of the mean of a column and a phrase on its unit; None where it is unknown.
-
-    is_printed: the log prints the column, or its inverse, which was not computed from another one.
-    """
+def _of_column(log: Log, steps: Steps, name: str) -> tuple[float | None, str]:
+    """Return the largest relative error of the mean of a column and a phrase on its unit; None where it is unknown."""
     known, found = steps.column(name), []
     rows = np.flatnonzero(np.isfinite(known) & (known > 0))
     for is_inverse in (False, True) if name == "seconds" else (False,):
         values = 1 / known[rows] if is_inverse else known[rows]
         unit = printed_unit(values)
         if unit is not None and error_of_mean(values, unit) > _MATTERS:
-            shown = _unit_in_text(log, steps, rows[:_ROWS], values[:_ROWS], is_printed=is_printed)
+            shown = _unit_in_text(log, steps, rows[:_ROWS], values[:_ROWS], is_printed=True)
             unit = None if shown is None else min(unit, shown)
         if unit is not None:
             amount = f"{as_stated(unit)} steps/s" if is_inverse else short_seconds(unit)
