@@ -49,6 +49,7 @@ COMMANDS = {
     "sweep": "measure time and memory over sizes, contexts, batches and precisions",
     "aggregate": "make tables and plots of a folder of cells",
     "preflight": "measure this machine's best performance",
+    "overhead": "measure what the measurement itself adds to a step",
     "primus": "compare a Primus configuration with the NVIDIA configuration",
     "mlperf": "read, list and compare the results of MLPerf Training",
     "reproduce": "show which setting differs from a published speed",

@@ -118,7 +118,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._described: Result | None = None
         self._recorder: Recorder | None = None
         self._memory: DeviceMemory | None = None
-        self._sampler: telemetry.Sampler | None = None
+        self.sampler: telemetry.Sampler | None = None
+        """Reads power and clock while the training runs; None without a GPU whose driver answers."""
         self._memory_peak: float | None = None
         self._step = 0
         self._batches = 0
@@ -162,14 +163,14 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if device.type == "cuda":
             self._described = power.with_own_gpus(self._described, trainer)
         if self.power and device.type == "cuda":
-            self._sampler = telemetry.Sampler(power.devices_of(self._described))
-            self._sampler.start()
+            self.sampler = telemetry.Sampler(power.devices_of(self._described))
+            self.sampler.start()
         if self.print_every:
             self._print(console.start_block(self._described, label=self._label))
         timer = clock.choose_clock(device.type, sync=self.sync)
         self._recorder = Recorder(
             timer,
-            power_at=self._sampler.mean_watts if self._sampler else None,
+            power_at=self.sampler.mean_watts if self.sampler else None,
             warmup_steps=self._described.training_config.warmup_steps,
         )
         self._recorder.start()
@@ -304,8 +305,8 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
     def _close(self, trainer: Any) -> None:
         """Release everything that belongs to this run except the result."""
         vars(trainer).pop("save_checkpoint", None)
-        if self._sampler is not None:
-            self._sampler.stop()
+        if self.sampler is not None:
+            self.sampler.stop()
         if self._frozen:
             gc.unfreeze()
         self._start_over()
@@ -333,17 +334,17 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             automatic = trainer.lightning_module.automatic_optimization
             described, steps, odd = with_counted_work(described, steps, self._counter.steps, automatic=automatic)
             notices = [*notices, *odd]
-        if self._sampler is not None:
-            self._sampler.stop()
-            notices = [*notices, *self._sampler.column_warnings(), *power.unmeasured(described, self._sampler)]
-            described, steps = power.with_telemetry(described, steps, self._sampler)
+        if self.sampler is not None:
+            self.sampler.stop()
+            notices = [*notices, *self.sampler.column_warnings(), *power.unmeasured(described, self.sampler)]
+            described, steps = power.with_telemetry(described, steps, self.sampler)
         self.result = live_result.finish(described, steps, memory=memory, ended_by=ended_by, notices=notices)
         try:
             self.result_path = live_result.save_training(
                 self.result, output_dir=self.output_dir, result_file=self.result_file, stamp=self._stamp
             )
         finally:  # shown even if it cannot be saved
-            if self.print_every and self._sampler is not None and (cost := power.line(self._sampler)):
+            if self.print_every and self.sampler is not None and (cost := power.line(self.sampler)):
                 self._print(cost)
             if self.print_every:
                 spent = recorder.interruption_seconds if recorder else {}

@@ -83,6 +83,7 @@ class Sampler:
     def start(self) -> None:
         """Start reading; do nothing without devices."""
         if self._devices:
+            self._stop.clear()
             self.first = tuple(device.read() for device in self._devices)
             self._thread = threading.Thread(target=self._run, daemon=True, name="telemetry")
             self._thread.start()
