@@ -53,11 +53,6 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/run_summary.py": ("run", "extract"),
     "cli/micro_options.py": CELLS,
     "session/explain.py": ("extract", "enhance"),
-    "session/overhead.py": ("overhead",),
-    "session/bisect.py": ("bisect",),
-    "bundles/proof.py": ("bundle",),
-    "bundles/archive.py": ("verify",),
-    "reports/gate.py": ("bisect",),
     "cli/extraction.py": ("extract",),
     "session/plan.py": ("run",),
     "session/primus_config.py": ("primus",),
@@ -104,6 +99,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "bundles/archive.py": ("verify",),
     "bundles/proof.py": ("bundle",),
     "session/bisect.py": ("bisect",),
+    "session/overhead.py": ("overhead",),
     "session/commits.py": ("bisect",),
     "reports/gate.py": ("gate",),
     "engines": ("run",),
@@ -130,15 +126,6 @@ NO_REMEDY: dict[str, set[str]] = {
     # echo: only a command that has the flag accepts it
     "core/user_facts.py": {"--micro-batch-size", "--warmup-steps", "--data-fingerprint"},
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
-    "session/bisect.py": {
-        "--ancestry-path",
-        "--first-parent",
-        "--format",
-        "--porcelain",
-        "--quiet",
-        "--reverse",
-        "--untracked-files",
-    },  # of git and pip
     "engines/cluster/submit.py": {"--cluster", "--folder", "--spec", "--result"},
     "engines/cluster/container.py": {"--rm", "--help"},
     "engines/methodology.py": {"--preset"},  # pretrain has no preset but the real one, of which this says nothing
@@ -178,7 +165,6 @@ NOT_OURS = {
     "logs/megatron/config.py": "flags of the launchers whose logs are read",
     "logs/prefixes.py": "flags of srun and mpirun",
     "logs/torchtitan.py": "flags of the launchers whose logs are read",
-    "session/commits.py": "flags of git",
     "machine/gpu_processes.py": "flags of nvidia-smi and amd-smi",
     "measure/isolation.py": "flags of the child process",
 }

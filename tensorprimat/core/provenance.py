@@ -109,9 +109,9 @@ class Provenance(Record):
     looks: int = Field(default=1, ge=1, le=LARGEST_COUNT)
     """Number of times that the user could look at a verdict while runs were added (`--append`, `--target-ci`), this
     time included. Each further look needs a higher confidence for a verdict."""
-    overhead: Figure = None
+    overhead: Finite = None
     """Share by which the measurement made a step longer, as `tprimat overhead` measured it."""
-    overhead_half_width: Figure = None
+    overhead_half_width: Finite = None
     """Half the width of its interval of 95 %."""
     profiled: bool = False
     """True if a profiler slowed this run down; such a run never enters a comparison."""
