@@ -13,7 +13,6 @@ from tensorprimat.analysis.history import HistoryEntry, Series
 from tensorprimat.core import quantities
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import UNMEASURED
-from tensorprimat.core.version import __version__
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, table_of, text_cell
 
@@ -124,9 +123,7 @@ def render_history_page(rows: Sequence[Mapping[str, Any]], *, commit_url: str | 
 
     commit_url: address of a commit, with {} for its hash.
     """
-    from markupsafe import Markup
-
-    from tensorprimat.reports.html import page_environment  # here: the other forms need no jinja2
+    from tensorprimat.reports.html import history_page  # here: the other forms need no jinja2
 
     machines: dict[str, dict[tuple[str, str], list[Mapping[str, Any]]]] = {}
     for row in rows:
@@ -137,9 +134,7 @@ def render_history_page(rows: Sequence[Mapping[str, Any]], *, commit_url: str | 
         for machine, all_series in machines.items()
     ]  # fmt: skip
     metrics = quantities.listed(dict.fromkeys(quantities.spelled_metric(row["metric"]) for row in rows))
-    style = Markup((Path(__file__).parent / "report.css").read_text(encoding="utf-8"))
-    template = page_environment().get_template("history.html")
-    return template.render(machines=listed, metrics=metrics, style=style, version=__version__)
+    return history_page(listed, metrics)
 
 
 def _chart(title: str, metric: str, rows: Sequence[Mapping[str, Any]], commit_url: str | None) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     answers = forest.answers(comparison)
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     sections_of_models = [_model(part, report, looks, forest.said(comparison)) for part in comparison.by_model()]
-    return page_environment().get_template("report.html").render(
+    return _environment().get_template("report.html").render(
         comparison=comparison,
         report=report,
         convention=efficiency.convention_sentence(comparison),
@@ -94,8 +94,14 @@ def _level_colours() -> str:
     )
 
 
-def page_environment() -> jinja2.Environment:
-    """Return the environment of the templates of this folder, which escapes every text."""
+def history_page(machines: Sequence[Any], metrics: str) -> str:
+    """Return the page of a history (reports/history), whose charts need no script."""
+    style = Markup((_HERE / "report.css").read_text(encoding="utf-8"))
+    template = _environment().get_template("history.html")
+    return template.render(machines=machines, metrics=metrics, style=style, version=__version__)
+
+
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
