@@ -210,6 +210,20 @@ def test_settings_of_a_log_whose_lines_are_written_twice_are_read(tmp_path: Path
     assert configuration(tmp_path / "c.log", [f"{rank}: {line}" for line in lines for rank in (0, 1)]) == once
 
 
+@in_each(
+    "name, printed",
+    [
+        ("megatron_deepspeed_3d.out", 52.005e9),
+        ("megatron_deepspeed_zero.out", 52.005e9),
+        ("megatron_lm_2021.out", 207e9),
+    ],
+)
+def test_a_dump_of_2021_states_shape_and_recomputation(shared: Path, name: str, printed: float) -> None:
+    result = logs.read(shared / "logs" / "bigscience" / name)
+    assert result.training_config.recompute == "full"
+    assert result.model.parameters == pytest.approx(printed, rel=0.002)
+
+
 def test_the_world_size_of_deepspeeds_configuration_is_not_the_number_of_gpus(tmp_path: Path) -> None:
     lines = job_logs.megatron(job_logs.Job(banner=False))
     lines.insert(0, "[2021-06-10 20:47:51,887] [INFO] [config.py:904:print]   world_size ................... 1")

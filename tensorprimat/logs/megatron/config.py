@@ -40,6 +40,7 @@ _WORDS = {
 }
 OTHERS = (
     "bf16", "fp16", "fp8", "fp4", "lr", "use_distributed_optimizer", "mock_data", "model_name", "exp_name", "model",
+    *(shapes.FIRST_RECOMPUTE, *shapes.SINCE_2022),
 )  # fmt: skip
 SPELLED_OUT = (*_CONFIGURATION, *_WORDS, *shapes.DENSE, *OTHERS)
 _KEYS = frozenset((*SPELLED_OUT, *shapes.PARTS, *shapes.SPECIAL))
@@ -241,6 +242,8 @@ class Facts:
             config["learning_rate"] = float(rate)
         if settings.is_set("use_distributed_optimizer"):
             config["strategy"] = "zero-1"
+        if "recompute" not in config and settings.value(shapes.FIRST_RECOMPUTE) is not None:
+            config["recompute"] = "full" if settings.is_set(shapes.FIRST_RECOMPUTE) else "none"
         if settings.is_set("mock_data"):
             config["data"] = "mock"
         if self._vocabulary:

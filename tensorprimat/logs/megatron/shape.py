@@ -47,6 +47,13 @@ LATENT_DEFAULTS = {
 LATENT_SUMMARY = "(vs Mcore MLATransformerConfig)"
 ONE_MLP = "[1]"
 """Megatron-DeepSpeed's num_experts of a dense model."""
+FIRST_RECOMPUTE = "checkpoint_activations"
+"""Switch for recomputation in Megatron-LM until 2021, with ungated MLPs of 4 × hidden size and tied embeddings."""
+SINCE_2022 = (
+    "swiglu", "untie_embeddings_and_output_weights", "recompute_granularity", "num_key_value_heads",
+    "group_query_attention", "use_flash_attn",
+)  # fmt: skip
+"""Settings that later versions print, each of them."""
 _UNSET = ("", "none", "null", "false", "0", "0.0")
 
 _LIST = re.compile(r"[\[(]?(?:[01] ?, ?){0,999}[01] ?,? ?[\])]?")
@@ -108,13 +115,18 @@ def shape_of_settings(settings: MegatronSettings) -> ModelShape | None:
     vocabulary = settings.vocabulary or whole("vocab_size")
     named = whole("num_query_groups")
     groups = named if (grouped or "").lower() == "true" or (settings.omits_defaults and named) else heads
-    if grouped is None:  # Megatron-DeepSpeed has no such switch and prints the heads of keys and values instead
+    is_first = settings.value(FIRST_RECOMPUTE) is not None and not any(map(settings.value, SINCE_2022))
+    if (
+        grouped is None and not is_first
+    ):  # Megatron-DeepSpeed has no such switch and prints the heads of keys and values instead
         groups = whole("num_key_value_heads")
+    if is_first and hidden and settings.value("ffn_hidden_size") is None:
+        width = 4 * hidden
     if special := next((name for name in SPECIAL if settings.states(name)), None):
         raise UnknownShapeError(f"{special} changes the cost of its layers")
     if not (layers and hidden and heads and width and groups and vocabulary):
         return None
-    if not settings.omits_defaults and None in (
+    if not (settings.omits_defaults or is_first) and None in (
         settings.value("swiglu"),
         settings.value("untie_embeddings_and_output_weights"),
     ):
