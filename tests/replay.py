@@ -18,6 +18,7 @@ class Replay:
 
     boundary: str | None = None
     driver: str | None = None
+    bus: str | None = None
 
     def glance(self) -> DeviceReading:
         return self.read()

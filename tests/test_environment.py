@@ -101,6 +101,21 @@ def test_the_driver_and_the_communication_library_of_a_gpu_are_recorded(monkeypa
     assert environment.gpu_software("cpu", []) == {}
 
 
+def test_the_links_and_numa_nodes_of_the_gpus_are_recorded_where_linux_states_them(tmp_path, monkeypatch):
+    devices = [Replay([DeviceReading()], id=name) for name in "abc"]
+    for device, bus, node in zip(devices, ("0000:19:00.0", "0000:9a:00.0", None), ("0", "1", ""), strict=True):
+        device.bus = bus
+        if bus:
+            (tmp_path / bus).mkdir()
+            for name, text in (("max_link_speed", "32.0 GT/s PCIe"), ("max_link_width", "16"), ("numa_node", node)):
+                (tmp_path / bus / name).write_text(f"{text}\n")
+    monkeypatch.setattr(environment.telemetry, "open_devices", lambda _ids: devices)
+    monkeypatch.setattr(environment, "_PCI_DEVICES", tmp_path)
+    assert environment.gpu_places() == {"PCIe": "32.0 GT/s x16", "NUMA nodes of the GPUs": "0, 1"}
+    monkeypatch.setattr(environment, "_PCI_DEVICES", tmp_path / "elsewhere")
+    assert environment.gpu_places() == {}
+
+
 @in_each(
     "name",
     [

@@ -80,7 +80,7 @@ def pack(folder: Path, path: Path, *, logs: Sequence[Path] = (), keep_names: boo
         "commands": sorted(_plain(command, names) for command in commands),
         "environment_of_packing": {
             "system": f"{host_platform.system()} {host_platform.machine()}",
-            "versions": {**environment.versions(), **environment.gpu_driver()},
+            "versions": {**environment.versions(), **environment.gpu_driver(), **environment.gpu_places()},
             "variables": {name: _plain(value, names) for name, value in environment.speed_variables().items()},
         },
     }

@@ -46,6 +46,8 @@ class AmdDevice:
         self.name = str(asic.get("market_name", "AMD GPU"))
         driver = self._ask("amdsmi_get_gpu_driver_info").get("driver_version")
         self.driver: str | None = f"amdgpu {driver}" if driver and driver != "N/A" else None
+        bus = self._ask("amdsmi_get_gpu_device_bdf").get("value")
+        self.bus: str | None = None if bus is None else str(bus).lower()
         self._held: dict[str, float] = {}
         two_dies = "MI250" in self.name  # software sees two devices, but the board has one power meter
         self.boundary: str | None = f"{'board of two dies' if two_dies else 'socket'}, as AMD SMI counts it"

@@ -46,6 +46,8 @@ class Device(Protocol):
     """Description of the hardware that its power and energy include."""
     driver: str | None
     """Name and version of the driver, for example "NVIDIA 580.95.05"; None where it does not answer."""
+    bus: str | None
+    """Address on the PCI bus as Linux spells it, for example 0000:19:00.0; None where the driver does not answer."""
 
     def read(self) -> DeviceReading:
         """Return all figures, now."""

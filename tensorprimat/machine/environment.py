@@ -39,6 +39,7 @@ CONTAINER = "container"
 """Key of the container's image among the versions."""
 GPU_DRIVER = "GPU driver"
 """Key of the driver among the versions."""
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _IMAGE_FILE = Path("/run/.containerenv")
 _IMAGE_PATHS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _COMMIT_DIGITS = 12
@@ -67,17 +68,43 @@ def gpu_driver(gpu_ids: Iterable[str] = ()) -> dict[str, str]:
     return {GPU_DRIVER: ", ".join(drivers)} if drivers else {}
 
 
+def gpu_places(gpu_ids: Iterable[str] = ()) -> dict[str, str]:
+    """Return the PCIe links and the NUMA nodes of these GPUs (empty: of all GPUs), as Linux states them, by name."""
+    links, nodes = dict[str, None](), dict[str, None]()
+    for device in telemetry.open_devices(gpu_ids):
+        speed, width, node = (
+            _first_line(_PCI_DEVICES / (device.bus or "") / name)
+            for name in ("max_link_speed", "max_link_width", "numa_node")
+        )
+        if speed and width:
+            links[f"{speed.removesuffix(' PCIe')} x{width}"] = None
+        if node and node != "-1":
+            nodes[node] = None
+    found = {"PCIe": links, "NUMA nodes of the GPUs": nodes}
+    return {name: ", ".join(values) for name, values in found.items() if values}
+
+
+def _first_line(file: Path) -> str | None:
+    try:
+        return file.read_text("ascii", "replace").strip()
+    except OSError:
+        return None
+
+
 def gpu_software(platform: Platform, gpu_ids: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the driver and of torch's NCCL or RCCL, by name; {} on a CPU. Imports torch."""
+    """Return the versions of the driver and of torch's NCCL or RCCL, and the places of the GPUs; {} on a CPU.
+
+    Imports torch.
+    """
     if platform == "cpu":
         return {}
     if importlib.util.find_spec("torch") is None:
-        return gpu_driver(gpu_ids)
+        return {**gpu_driver(gpu_ids), **gpu_places(gpu_ids)}
     import torch
 
     found = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
     library = {"RCCL" if platform == "amd" else "NCCL": ".".join(str(part) for part in found)} if found else {}
-    return {**gpu_driver(gpu_ids), **library}
+    return {**gpu_driver(gpu_ids), **library, **gpu_places(gpu_ids)}
 
 
 def container(variables: Mapping[str, str]) -> str | None:

@@ -31,6 +31,8 @@ class NvidiaDevice:
         self.name = _text(nvml.nvmlDeviceGetName(handle))
         driver = self._query(lambda: nvml.nvmlSystemGetDriverVersion())
         self.driver: str | None = None if driver is None else f"NVIDIA {_text(driver)}"
+        address = self._query(lambda: _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower())
+        self.bus: str | None = None if address is None else address[-len("0000:00:00.0") :]  # NVML's domain is longer
 
     def _ask(self, question: str, *arguments: Any, scale: float = 1.0) -> float | None:
         """Return one number of NVML; None where this GPU or driver does not answer."""

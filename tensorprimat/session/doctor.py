@@ -81,7 +81,7 @@ def diagnose() -> Diagnosis:
         remarks.append(f"{switch} turns torch.compile off; unset it")
     return Diagnosis(
         machine=machine,
-        versions={**environment.versions(), **environment.gpu_driver()},
+        versions={**environment.versions(), **environment.gpu_driver(), **environment.gpu_places()},
         variables=environment.speed_variables(),
         engines=engines,
         gpus=[GpuState(name=one.name, driver=one.driver, reading=one.read()) for one in devices],
