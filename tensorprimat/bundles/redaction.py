@@ -43,14 +43,14 @@ _ADDRESS = re.compile(
     r"(?<![\w.=-])(?:(?:10|127|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}(?![\w.])"
     r"|\d{1,3}(?:\.\d{1,3}){3}(?=:\d{2,5}\b))"
 )
-_MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,320}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,9}")
 _URL = re.compile(r"""\b([a-z][a-z+]{1,9}://)[^\s"'\\<>)\]]+""")
 _SECRET = re.compile(
     r"""(?i)\b([\w-]*(?:api[_-]?key|secret|passw(?:or)?d|(?:access|auth)[_-]?token)["']?\s*[=:]\s*["']?)[^\s"',;}]+"""
     r"|\b(?:hf|ghp|gho|glpat|sk|wandb_v1)[_-][\w-]{16,}"
 )
 _VARIABLE = re.compile(
-    r"""\b(?P<name>[A-Z][A-Z0-9]*_?[A-Z0-9_]{2,})(?P<is>"\s*:\s*"|\s?=\s?["']?)(?P<value>(?<=")[^"\n]*(?=")|[^\s"',;]+)"""
+    r"""\b(?P<name>[A-Z][A-Z0-9_]{2,127})(?P<is>"\s*:\s*"|\s?=\s?["']?)(?P<value>(?<=")[^"\n]*(?=")|[^\s"',;]+)"""
 )
 _NUMBER = re.compile(r"[-+\d.,%eE]+|[Tt]rue|[Ff]alse|[Nn]one|null")
 

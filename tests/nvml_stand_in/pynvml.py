@@ -43,4 +43,5 @@ def nvmlDeviceGetPowerUsage(handle):
 nvmlDeviceGetTotalEnergyConsumption = nvmlDeviceGetClockInfo = nvmlDeviceGetTemperature = _unsupported
 nvmlDeviceGetMaxClockInfo = nvmlDeviceGetEnforcedPowerLimit = _unsupported
 nvmlDeviceGetPowerManagementDefaultLimit = nvmlDeviceGetComputeRunningProcesses = _unsupported
+nvmlDeviceGetMemoryInfo = nvmlDeviceGetPciInfo = _unsupported
 nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetMigMode = _unsupported
