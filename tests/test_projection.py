@@ -74,7 +74,7 @@ def test_the_command_prints_the_interval_with_its_validation(tmp_path, capsys):
 
 def test_every_output_states_that_mlcommons_has_not_verified_the_rates(tmp_path, capsys):
     file = store.write(published.result_of_baseline(published.find_baseline(f"mlperf:{MI300X}")), tmp_path / "own.json")
-    notice = "derived from the logs of MLPerf Training v4.1, v5.0, v5.1; not verified by MLCommons"
+    notice = "derived from the logs of MLPerf Training v4.1, v5.0, v5.1, v6.0; not verified by MLCommons"
     for arguments in (["--benchmark", "llama2_70b_lora"], ["--from", str(file), "--gpus", "16"]):
         assert main(["project", *arguments]) == 0
         assert f"Rates of submissions: {notice}." in capsys.readouterr().out
