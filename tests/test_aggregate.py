@@ -357,13 +357,13 @@ def test_filters_keep_the_cells_that_meet_them(conditions, left):
 @in_each(
     ("flags", "says"),
     [
-        (["--filter", "model_size=huge"], "--filter 'model_size=huge': none of 5 cells is left"),
-        (["--filter", "nothing=1"], "--filter nothing: no cell has such a column; columns: model_size,"),
-        (["--add", "x=nothing+1"], "--add nothing: no cell has such a column"),
+        (["--filter", "model_size=huge"], "--filter 'model_size=huge': none of 5 rows is left"),
+        (["--filter", "nothing=1"], "--filter nothing: no row has such a column; columns: model_size,"),
+        (["--add", "x=nothing+1"], "--add nothing: no row has such a column"),
         (["--add", "mean_time_ms=1"], "--add 'mean_time_ms=1': cells have a column mean_time_ms already"),
         (["--add", "x=1", "--add", "x=2"], "--add 'x=2': cells have a column x already; give it another name"),
         (["--add", "1000/mean_time_ms"], "write it as name=expression"),
-        (["--rows", "nothing"], "--rows nothing: no cell has such a column"),
+        (["--rows", "nothing"], "--rows nothing: no row has such a column"),
         (["--values", "device"], "--values device: no cell has a number there"),
     ],
 )

@@ -29,6 +29,9 @@ CELLS = ("passes", "warmup", "sweep")
 TRAINING = ("run", "pretrain")
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "analysis/aggregate.py": ("aggregate",),
+    "analysis/collection.py": ("list",),
+    "session/export.py": ("list",),
+    "reports/collection.py": ("list",),
     "analysis/compare.py": ("compare",),
     "analysis/sides.py": ("compare",),
     "analysis/fairness.py": ("compare", "gate"),

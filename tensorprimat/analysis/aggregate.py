@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -46,24 +46,42 @@ def with_columns(cells: pd.DataFrame, added: Sequence[str]) -> pd.DataFrame:
     return cells
 
 
-def filtered(cells: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
-    """Return the cells for which every condition holds: "model_size=small", "batch_size >= 4 and context_length < 256".
+def is_said(value: Any, typed: str) -> bool:
+    """Return True if a value is the one that a user typed: a number by its value, other values in any case.
 
-    Raises UsageError for a bad condition, or where none is left.
+    >>> is_said(8, "8.0"), is_said("BF16", "bf16"), is_said(None, "none"), is_said(True, "true"), is_said("80", "8")
+    (True, True, True, True, False)
     """
-    import pandas as pd
+    if str(value).lower() == typed.lower():
+        return True
+    try:
+        return isinstance(value, int | float) and value == float(typed)
+    except ValueError:
+        return False
 
+
+def filtered(
+    cells: pd.DataFrame,
+    conditions: Sequence[str],
+    *,
+    says: Callable[[str, Any, str], bool] = lambda _, value, typed: is_said(value, typed),
+) -> pd.DataFrame:
+    """Return the rows for which every condition holds: "model_size=small", "batch_size >= 4 and context_length < 256".
+
+    says: returns True if a column's value is the typed one. Raises UsageError for a bad condition, or where no row is
+    left.
+    """
     for text in conditions:
         equal = _EQUAL.fullmatch(text.strip())
         if equal and equal["word"] not in columns_of(cells):
-            operand = (equal["text"] or equal["word"]).strip().strip("'\"").lower()
-            number = pd.to_numeric(operand, errors="coerce")
+            operand = (equal["text"] or equal["word"]).strip().strip("'\"")
             values = plain(column_named(equal[1], cells, flag="--filter"))
-            kept = cells[[str(value).lower() == operand or value == number for value in values]]
+            is_kept = {value: says(equal[1], value, operand) for value in dict.fromkeys(values)}
+            kept = cells[[is_kept[value] for value in values]]
         else:
             kept = cells[truth(evaluate(text, cells, flag="--filter"))]
         if kept.empty:
-            raise UsageError(f"--filter {text!r}: none of {len(cells)} cells is left")
+            raise UsageError(f"--filter {text!r}: none of {len(cells)} rows is left")
         cells = kept
     return cells
 

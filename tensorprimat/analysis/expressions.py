@@ -8,6 +8,7 @@ calls of other functions.
 from __future__ import annotations
 
 import ast
+import difflib
 import operator
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -23,6 +24,7 @@ from tensorprimat.core.quantities import counted
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_LISTED = 50  # columns in a message; of more, those of similar names
 LONGEST, DEEPEST = 500, 40  # characters and nesting: nobody types more by hand
 OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -34,9 +36,10 @@ OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 
 def column_named(name: str, cells: pd.DataFrame, *, flag: str) -> pd.Series:
-    """Return a column of single values. Raises UsageError naming the flag if no cell has it."""
+    """Return a column of single values. Raises UsageError naming the flag if no row has it."""
     if name not in (known := columns_of(cells)):
-        raise UsageError(f"{flag} {name}: no cell has such a column; columns: {', '.join(known)}")
+        near = difflib.get_close_matches(name, known, n=5) if len(known) > MOST_LISTED else []
+        raise UsageError(f"{flag} {name}: no row has such a column; columns: {', '.join(near or known)}")
     return cells[name]
 
 

@@ -41,6 +41,8 @@ COMMANDS = {
     "metrics": "show every derived figure of one result, with its inputs",
     "explain": "show what takes the time of a step, and why one is faster",
     "analyze": "survey folders of old logs, events, profiles and results",
+    "list": "list every result below folders: filter, group, best, missing ones",
+    "export": "write results, runs and steps as Parquet files for queries",
     "gate": "fail a build if a slowdown is detected",
     "bisect": "find the commit or version that made a command slower",
     "history": "show a metric over time per machine and model, with changes",
@@ -95,7 +97,9 @@ def main(
     Returns the exit code: 0 done, 1 a run, check or gate failed, or Ctrl-C, 2 usage or input, 3 a gate is undecided.
     """
     with harmless.harmless_output(), contextlib.ExitStack() as guard:
-        arguments = list(sys.argv[1:] if argv is None else argv)
+        arguments = [
+            *(sys.argv[1:] if argv is None else argv)
+        ]  # once imported, cli/list.py hides `list` in this module
         debug = "--debug" in arguments
         if debug:
             arguments = [argument for argument in arguments if argument != "--debug"]
@@ -244,7 +248,7 @@ def _positional(parser: Any) -> set[str]:
 
 
 def _process_path(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
-    if value == "" or (isinstance(value, list | tuple) and "" in value):
+    if value == "" or (isinstance(value, Sequence) and not isinstance(value, str) and "" in value):
         holder = "an argument" if parameter.param_type_name == "argument" else parameter.opts[0]
         raise UsageError(f"{holder}: the path is empty; name one (is a variable of the shell unset?)")
     return process(context, value)

@@ -106,7 +106,7 @@ class Screen:
 
 
 def with_progress(
-    items: Iterable[Watched], total: int, name: Callable[[Watched], str] = lambda _: ""
+    items: Iterable[Watched], total: int | None, name: Callable[[Watched], str] = lambda _: ""
 ) -> Iterator[Watched]:
     """Yield items as they are read, with a bar on a terminal. name: text of an item after the bar."""
     screen = harmless.console(stderr=True)

@@ -308,7 +308,7 @@ def read_json(path: Path) -> Any:
         raise InputError(f"JSON that cannot be read: {error}", path=path) from None
 
 
-_REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate")
+_REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate", "list")
 
 
 def is_report(document: Any) -> bool:
