@@ -27,6 +27,7 @@ _TITLES = {
 """Columns of the list before and after its metric, and their headings; a column that no result fills is left out."""
 _WHERE_THEY_DIFFER = {"preset", "usable"}
 _IN_PLACE_OF_FILE = 12  # characters of a file's name that a narrow terminal shows at least
+_BREAKS_BEFORE = 6  # columns: rich breaks the name of a file in a table that only just fits
 _LESS_OFTEN_READ = ("Preset", "Sequence", "Batch", "Runs", "Date")
 """Columns that a narrow terminal leaves out, the last one first."""
 _MOST_SHOWN = 1000  # rows of a table on the terminal or on a page; --json has all
@@ -95,7 +96,7 @@ def print_tables(tables: Sequence[Table]) -> None:
     for table in tables:
         screen.print(console.safe(table.title, "bold"))
         if table.rows:
-            screen.print(console.fitting(table, *_narrower(table), width=screen.width))
+            screen.print(console.fitting(table, *_narrower(table), width=screen.width - _BREAKS_BEFORE))
         if table.note:
             screen.print(console.safe(table.note, "dim"))
         screen.print()
