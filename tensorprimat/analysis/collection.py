@@ -112,7 +112,7 @@ def result_row(result: Result, file: str, sha256: str) -> dict[str, Any]:
 def _says(column: str, value: Any, wanted: str) -> bool:
     """Return True if a cell has the value that a user typed, in any spelling of a model or a GPU: H100 is an H100 SXM.
 
-    >>> _says("gpu", "H100 SXM", "h100"), _says("model", "llama31-70b", "Llama-3.1-70B"), _says("gpu", "A100X", "A100")
+    >>> _says("gpu", "H100 SXM", "h100"), _says("model", "llama3.1-70b", "Llama-3.1-70B"), _says("gpu", "A100X", "A100")
     (True, True, False)
     """
     if column == "gpu" and value is not None:
