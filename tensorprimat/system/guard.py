@@ -83,50 +83,50 @@ def _reap() -> None:
 def main(argv: list[str]) -> int:
     """Run the command and guard it; returns its exit code, or dies of the signal that it died of."""
     parent, folder, command = int(argv[0]), argv[1], argv[2:]
-    leader = 0
-
-    def abandon() -> None:
-        kill_all(leader)
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
-        os._exit(128 + signal.SIGKILL)
-
-    def parent_may_be_gone(*_: object) -> None:
-        if os.getppid() != parent:
-            abandon()
-
-    def end_everything(*_: object) -> None:
-        kill_all(leader)
-
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)  # until the command has a number to send them to
+    awaited = {*HANDLED, signal.SIGCHLD, signal.SIGALRM}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)  # for good: a handler could run just before a wait
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not wait outside of Linux
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, lambda *_: None)
-    signal.signal(signal.SIGTERM, parent_may_be_gone)
-    signal.signal(signal.SIGUSR1, lambda *_: _send(leader, signal.SIGTERM) if leader else None)
-    signal.signal(signal.SIGUSR2, end_everything)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    parent_may_be_gone()  # it may have died before the request to the kernel
+    _end_without(parent, 0, folder)  # it may have died before the request to the kernel
     mine = os.getpid()
     leader = os.fork()
     if not leader:
         _become(command, mine, mask)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):  # the command alone holds the pipes, so that their readers see when it ends
         os.dup2(nothing, stream)
     if not IS_LINUX:
-        signal.signal(signal.SIGALRM, parent_may_be_gone)
         signal.setitimer(signal.ITIMER_REAL, _POLL_SECONDS, _POLL_SECONDS)
-    code = _code_of(leader)
-    leader = 0  # its number may be given to another process
-    kill_all(leader)
+    code = None
+    while code is None:
+        number = signal.sigwait(awaited)
+        if number == signal.SIGCHLD:
+            code = _code_of(leader)
+        elif number == signal.SIGUSR1:
+            _send(leader, signal.SIGTERM)
+        elif number == signal.SIGUSR2:
+            kill_all(leader)
+            code = -signal.SIGKILL
+        elif number in (signal.SIGTERM, signal.SIGALRM):
+            _end_without(parent, leader, folder)
+    kill_all(0)  # the number of the command may be given to another process
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (-code,))
         os.kill(os.getpid(), -code)
     return code
+
+
+def _end_without(parent: int, leader: int, folder: str) -> None:
+    """Kill every descendant and end, if the parent is gone."""
+    if os.getppid() != parent:
+        kill_all(leader)
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        os._exit(128 + signal.SIGKILL)
 
 
 def _become(command: list[str], guard: int, mask: set[int | signal.Signals]) -> None:
@@ -145,15 +145,17 @@ def _become(command: list[str], guard: int, mask: set[int | signal.Signals]) -> 
         os._exit(127)
 
 
-def _code_of(leader: int) -> int:
-    """Wait for the command, and reap adopted processes meanwhile; returns its exit code, negative for a signal."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, 0)
-        except ChildProcessError:  # SIGUSR2 has reaped it
-            return -signal.SIGKILL
-        if pid == leader:
-            return os.waitstatus_to_exitcode(status)
+def _code_of(leader: int) -> int | None:
+    """Reap every process that has ended; return the command's exit code, negative for a signal, None while it runs."""
+    code = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            if pid == leader:
+                code = os.waitstatus_to_exitcode(status)
+    return code
 
 
 if __name__ == "__main__":
