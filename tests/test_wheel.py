@@ -109,6 +109,13 @@ RUNS = {
     "demo": ("--no-open", 0, ""),
     "verify": ("base", 0, ""),
     "processes": ("--dry-run", 0, ""),
+    "list": ("base", 0, ""),
+    "export": ("base --output store", 2, "pyarrow"),
+    "bundle": ("base --output proof.zip", 0, ""),
+    "reproduce": ("--list 26.08", 0, ""),
+    "doctor": ("", 1, ""),
+    "bisect": ("--good a --bad b -- true", 2, "git"),
+    "overhead": ("--model llama", 2, "torch"),
 }
 """Command → arguments, exit code and a part of its message. Those that train refuse in one sentence without torch."""
 
