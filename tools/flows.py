@@ -75,13 +75,14 @@ def flows(folder: Path) -> dict[str, list[str]]:
             "  world_size ................. 8",
             "  bf16 ....................... True",
         ]
-        (folder / f"{name}.log").write_text("\n".join([*head, *rows]) + "\n", encoding="utf-8")
-    logs = [str(folder / f"{name}.log") for name in "ab"]
+        (folder / "logs").mkdir(exist_ok=True)  # apart from what the other flows write
+        (folder / "logs" / f"{name}.log").write_text("\n".join([*head, *rows]) + "\n", encoding="utf-8")
+    logs = [str(folder / "logs" / f"{name}.log") for name in "ab"]
     return {
         "extract": ["extract", logs[0]],
         "compare": ["compare", *logs],
         "benchmark": TINY,
-        "analyze": ["analyze", str(folder)],
+        "analyze": ["analyze", str(folder / "logs")],
     }
 
 
