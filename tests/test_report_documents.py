@@ -152,7 +152,7 @@ def test_runs_of_one_row_each_get_no_empty_plot_of_steps():
 
 def test_minimum_and_median_of_rows_that_are_means_are_marked():
     told = facts.performance_table(comparison_of(one_row_per_run("h100"))).note
-    assert "Rows are means of several steps (up to 500 steps in H100" in told
+    assert "Rows stand for several steps (up to 500 steps in H100" in told
     assert "Rows are means" not in (facts.performance_table(comparison_of(plausible.result("h100"))).note or "")
 
 

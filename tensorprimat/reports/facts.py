@@ -189,7 +189,7 @@ def _how_combined(sides: Sequence[Side]) -> str | None:
     if not means:
         return None
     return (
-        f"Rows are means of several steps ({', '.join(means)}): median, minimum, maximum, standard deviation and "
+        f"Rows stand for several steps ({', '.join(means)}): median, minimum, maximum, standard deviation and "
         "CV describe rows, not single steps."
     )
 
