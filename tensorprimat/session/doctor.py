@@ -22,6 +22,7 @@ _OPTIONAL = {
     "matplotlib": "plots as PNG and SVG", "torchao": "FP8 with the torch engine",
     "tensorboard": "TensorBoard's event files",
     "openpyxl": "Excel profiles", "zstandard": "logs that zstd packed", "pynvml": "readings of NVIDIA GPUs",
+    "pyarrow": "tprimat export", "duckdb": "queries of tprimat list",
 }  # fmt: skip
 """Import name of a package that some commands need → its use."""
 _PACKAGE_OF = {"pynvml": "nvidia-ml-py"}
