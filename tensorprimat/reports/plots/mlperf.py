@@ -103,7 +103,8 @@ def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
             batch = one.entry.global_batch_size
             stated = [f"batch {batch}" if batch else None, one.precision.upper() if one.precision else None]
             whose = f"{_named(side) if one_gpu else side.gpu}, {one.entry.submitter}"
-            names.append(canvas.shortened(whose, 34) + f" ({', '.join(filter(None, stated))})")
+            known = ", ".join(filter(None, stated)) or "batch unknown"
+            names.append(f"{canvas.shortened(whose, 34)} ({known})")
             places.append(place)
             place += 1
         axes.plot((side.minutes,) * 2, (start - 0.45, place - 0.55), color=colour, linewidth=1.6)
