@@ -205,7 +205,8 @@ def work(stretch):
 with parts.outcomes(work, [parts.Stretch(0, 1), parts.Stretch(1, 2)]) as found:
     try:
         print("begun", flush=True)
-        time.sleep(60)
+        for _ in range(6000):
+            time.sleep(0.01)  # a signal just before a sleep is handled after it
     except KeyboardInterrupt:
         print("interrupted", flush=True)
 """
