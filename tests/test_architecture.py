@@ -33,10 +33,12 @@ MAY_IMPORT = {
     "measure": BASE | {"machine", "engines"},
     "bundles": BASE | {"logs", "machine", "analysis"},
     "reports": BASE | {"analysis", "traces"},
-    "reproduce": BASE | {"analysis", "reports"},
+    "mlperf": BASE | {"logs", "analysis", "reports"},
+    "reproduce": BASE | {"analysis", "reports", "mlperf"},
     "session": BASE | {"logs", "machine", "engines", "measure", "analysis", "traces"},
     "cli": BASE
-    | {"logs", "machine", "engines", "measure", "analysis", "traces", "reports", "session", "bundles", "reproduce"},
+    | {"logs", "machine", "engines", "measure", "analysis", "traces", "reports", "session", "bundles"}
+    | {"mlperf", "reproduce"},
 }
 TRAINING_STACK = {"torch", "lightning", "pytorch_lightning", "nemo", "nemo_run", "pynvml", "amdsmi", "transformers"}
 TRAINING_ROOMS = {"machine", "engines", "measure"}
@@ -196,7 +198,8 @@ class Refuse:
             raise ImportError('not on this laptop: ' + name)
 sys.meta_path.insert(0, Refuse())
 import importlib, pkgutil, tensorprimat
-for room in ('core', 'models', 'system', 'logs', 'analysis', 'traces', 'reports', 'session', 'bundles', 'cli'):
+laptop = 'core models system logs analysis traces reports session bundles mlperf reproduce cli'
+for room in laptop.split():
     package = importlib.import_module('tensorprimat.' + room)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
         importlib.import_module(module.name)
@@ -284,7 +287,7 @@ def test_only_the_table_of_engines_and_the_command_about_primus_name_its_modules
 COMPUTES = (
     *("tensorprimat.core.summary", "tensorprimat.core.identity", "tensorprimat.core.steady"),
     *("tensorprimat.analysis.stats", "tensorprimat.analysis.estimates", "tensorprimat.logs.segments"),
-    *("tensorprimat.analysis.mlperf_scaling", "tensorprimat.engines.torch"),
+    *("tensorprimat.mlperf.scaling", "tensorprimat.engines.torch"),
     *("glob", "concurrent.futures", "multiprocessing", "numpy", "scipy", "statistics"),
 )
 """Modules from which figures, joins and processes come: the rooms below the commands call them."""
@@ -445,7 +448,7 @@ INTERFACES = {
     "detect": ("count the rows of one format at the beginning of a log", "logs.*"),
     "devices": ("return every GPU that a vendor's library lists", "machine.*"),
     "estimate": ("return the memory of one device for a spec", "models.training_memory engines.primus.memory"),
-    "load": ("read the record of a file that this package wrote", "core.*"),
+    "load": ("read the record of a file that this package wrote", "core.* mlperf.library"),
     "main": ("run a module as a program; returns the exit code", "cli system.guard engines.* measure.*"),
     "read": ("read a log: of any format in the package, of one format in a reader", "logs logs.*"),
     "recomputed_share": ("return the share of layers that run again in backward", "models.training_memory engines.*"),

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from each import in_each
 
-from tensorprimat.analysis import mlperf_choice
 from tensorprimat.cli import COMMANDS, completion, known_values, main
-from tensorprimat.core import catalogue, mlperf_library
+from tensorprimat.core import catalogue
 from tensorprimat.measure import grid
+from tensorprimat.mlperf import choice as mlperf_choice
+from tensorprimat.mlperf import library as mlperf_library
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference" / "commands"
 

@@ -22,7 +22,6 @@ from tensorprimat.analysis import gate as gates
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.history import metric_history
 from tensorprimat.analysis.metrics import MetricChoices
-from tensorprimat.analysis.published import with_published
 from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.result import MemoryMetrics, PowerMetrics, Reported, TrainingConfig
 from tensorprimat.core.store import Loaded
@@ -31,6 +30,7 @@ from tensorprimat.reports import csv, efficiency, facts, forest, html, json, mar
 from tensorprimat.reports import gate as gate_report
 from tensorprimat.reports import history as history_report
 from tensorprimat.reports.console import table as terminal_table
+from tensorprimat.reproduce.published import with_published
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -7,13 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from tensorprimat.analysis import mlperf_result, published
-from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, mlperf_rules, store
+from tensorprimat.core import catalogue, store
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.mlperf_library import bundled
 from tensorprimat.core.summary import summarise
+from tensorprimat.mlperf import result as mlperf_result
+from tensorprimat.mlperf.library import bundled
+from tensorprimat.mlperf.score import Scored
+from tensorprimat.models import mlperf_rules
+from tensorprimat.reproduce import published
 
 AMD = "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b"
 

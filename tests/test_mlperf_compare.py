@@ -14,16 +14,18 @@ from each import in_each
 from matplotlib import image
 from matplotlib.figure import Figure
 
-from tensorprimat.analysis import mlperf_compare, mlperf_scaling, scaling_laws
-from tensorprimat.analysis.mlperf_score import Scored
+from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.cli import main
-from tensorprimat.core import mlperf_library
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.mlperf_library import Entry, LibraryRun, bundled
-from tensorprimat.reports import mlperf as mlperf_report
-from tensorprimat.reports import mlperf_comparison
-from tensorprimat.reports.plots import mlperf as mlperf_plot
+from tensorprimat.mlperf import compare as mlperf_compare
+from tensorprimat.mlperf import comparison_report as mlperf_comparison
+from tensorprimat.mlperf import library as mlperf_library
+from tensorprimat.mlperf import plot as mlperf_plot
+from tensorprimat.mlperf import report as mlperf_report
+from tensorprimat.mlperf import scaling as mlperf_scaling
+from tensorprimat.mlperf.library import Entry, LibraryRun, bundled
+from tensorprimat.mlperf.score import Scored
 
 
 def entry(gpu: str, submitter: str, minutes: float, *, gpus: int = 8, round: str = "v9.1", **facts: object) -> Entry:

@@ -10,12 +10,13 @@ import mlperf_score_by_hand
 import pytest
 from each import in_each
 
-from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, mlperf_library
+from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs.mlperf import round as mlperf_round
 from tensorprimat.logs.mlperf.system import LONGEST_FACT
+from tensorprimat.mlperf import library as mlperf_library
+from tensorprimat.mlperf import round as mlperf_round
+from tensorprimat.mlperf.score import Scored
 
 ROUNDS = Path(os.environ.get("MLPERF_ROUNDS", Path(__file__).parents[2] / "shared" / "mlperf"))
 """Holds v4.1, v5.0 and v5.1, each a checkout of mlcommons/training_results_vX.Y."""

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
-from tensorprimat.analysis.mlperf_scaling import fastest_by_round
 from tensorprimat.cli import main
-from tensorprimat.core.mlperf_library import bundled
+from tensorprimat.mlperf.library import bundled
+from tensorprimat.mlperf.scaling import fastest_by_round
 
 
 def rows(capsys, *arguments):

@@ -13,7 +13,6 @@ import plausible
 import pytest
 from each import in_each
 
-from tensorprimat.analysis import published
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.steps import Steps
@@ -22,6 +21,7 @@ from tensorprimat.core.summary import summarise
 from tensorprimat.reports import bars, forest
 from tensorprimat.reports.plots import canvas, panels
 from tensorprimat.reports.plots import comparison as comparison_plot
+from tensorprimat.reproduce import published
 
 ROOT = Path(__file__).parents[1]
 LONG = "NVIDIA GeForce RTX 4090 Laptop GPU partition {} with a name far beyond what any driver prints"

@@ -8,11 +8,12 @@ import plausible
 import pytest
 from each import in_each
 
-from tensorprimat.analysis import projection, published
 from tensorprimat.cli import main
 from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.mlperf_library import bundled
+from tensorprimat.mlperf import projection
+from tensorprimat.mlperf.library import bundled
+from tensorprimat.reproduce import published
 
 GROUPS = projection.groups(bundled().entries)
 MI300X = "v5.1/MangoBoost/MI300X-LLMBoost-GPUBoost-1node/llama2_70b_lora"

@@ -184,8 +184,8 @@ def schema() -> str:
 
 def mfu_page() -> str:
     """Return the page of published training throughput and MFU, one table per model."""
-    from tensorprimat.analysis import published
     from tensorprimat.models import presets
+    from tensorprimat.reproduce import published
 
     parts = [MFU_HEAD]
     every = [one for one in published.baselines() if one.row and (one.entry is None or one.mfu.value)]

@@ -11,8 +11,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tensorprimat.session import mlperf_comparison
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 PLACE = ROOT / "tensorprimat" / "data" / "mlperf_library.jsonl"
@@ -20,8 +18,8 @@ PLACE = ROOT / "tensorprimat" / "data" / "mlperf_library.jsonl"
 
 def main() -> int:
     """Read the rounds and write the file; exit 2 without arguments."""
-    from tensorprimat.core import mlperf_library
-    from tensorprimat.logs.mlperf import round as mlperf_round
+    from tensorprimat.mlperf import library as mlperf_library
+    from tensorprimat.mlperf import round as mlperf_round
 
     rounds = [argument.partition("=")[::2] for argument in sys.argv[1:]]
     if not rounds or not all(folder for _, folder in rounds):
@@ -31,7 +29,9 @@ def main() -> int:
     for version, folder in rounds:
         name = mlperf_round.round_name(version)
         found = mlperf_round.find_round_entries(Path(folder), name)
-        libraries.append(mlperf_comparison.library(found, list(mlperf_comparison.imported_entries(found)), round=name))
+        libraries.append(
+            mlperf_round.library_of(found, [mlperf_round.read_entry(pair) for pair in found.pairs], round=name)
+        )
     entries, sources = {}, {}
     for library in libraries:  # an entry of a later one takes the place of the same entry of an earlier one
         entries |= {entry.name: entry for entry in library.entries}

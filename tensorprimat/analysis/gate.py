@@ -38,7 +38,7 @@ from tensorprimat.core.result import MEMORY_KINDS, Result
 from tensorprimat.core.store import Loaded
 
 Status = Literal["pass", "fail", "undecided"]
-PUBLISHED = "published"  # engine of a row of a published table (analysis/published)
+PUBLISHED = "published"  # engine of a row of a published table (reproduce/published)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,9 +193,9 @@ def _finish(outcomes: Sequence[ModelOutcome], request: Request, screen: Screen) 
 
 def _show_published(name: str, done: Sequence[ModelOutcome]) -> None:
     """Print each result beside the published one that it reproduces."""
-    from tensorprimat.analysis.published import named_baseline
     from tensorprimat.reports import harmless
     from tensorprimat.reproduce import report
+    from tensorprimat.reproduce.published import named_baseline
     from tensorprimat.reproduce.settings_apart import reproduction_of
 
     for outcome in done:

@@ -122,7 +122,7 @@ def command(
             strict=strict,
         )
         if published:
-            from tensorprimat.analysis.published import with_published
+            from tensorprimat.reproduce.published import with_published
 
             comparison = with_published(comparison)
         traced = _traced(labels_of(loaded, by=by or "platform"), loaded)

@@ -40,17 +40,17 @@ def command(
       1  a file could not be written
       2  a flag is wrong
     """
-    from tensorprimat.analysis import mlperf_compare
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.analysis.published import find_baseline, result_of_baseline
     from tensorprimat.cli.compare import write_reports
     from tensorprimat.cli.options import writable_folder
-    from tensorprimat.core.mlperf_library import bundled
     from tensorprimat.core.store import Loaded
+    from tensorprimat.mlperf import compare as mlperf_compare
+    from tensorprimat.mlperf.library import bundled
+    from tensorprimat.mlperf.plot import task
     from tensorprimat.reports import harmless
     from tensorprimat.reports.console import headlines, print_summary
     from tensorprimat.reports.plots.canvas import can_draw
-    from tensorprimat.reports.plots.mlperf import task
+    from tensorprimat.reproduce.published import find_baseline, result_of_baseline
     from tensorprimat.session.second_process import second_process
     from tensorprimat.system.atomic import write_atomically
 

@@ -176,7 +176,7 @@ def _bases(baseline: list[Path], against: str | None) -> tuple[Sequence[Loaded],
         raise UsageError("name a baseline with either --baseline or --against")
     if against is None:
         return load_any(baseline)
-    from tensorprimat.analysis import published
+    from tensorprimat.reproduce import published
 
     kind, _, name = against.partition(":")
     if kind not in (published.MLPERF, published.TABLE) or not name:

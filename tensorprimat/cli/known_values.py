@@ -91,7 +91,7 @@ def of_setting(name: str) -> Values:
 
 
 def published_names() -> Iterable[str]:
-    from tensorprimat.analysis.published import baselines
+    from tensorprimat.reproduce.published import baselines
 
     return [one.name for one in baselines()]
 
@@ -100,7 +100,7 @@ def of_mlperf(fact: str) -> Values:
     """Return the source of one fact of all MLPerf entries of the package: its benchmarks, GPUs, rounds, submitters."""
 
     def values() -> Iterable[str]:
-        from tensorprimat.core.mlperf_library import load
+        from tensorprimat.mlperf.library import load
 
         return sorted({value for entry in load(None).entries if (value := getattr(entry, fact))})
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import argument, switch, takes
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.session import mlperf_comparison
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tensorprimat.core.mlperf_library import Entry
+    from tensorprimat.mlperf.library import Entry
 
 ACTIONS = ("import", "list", "show", "compare")
 
@@ -100,13 +99,13 @@ def command(
     for flag, value in (("--plot", plot), ("--price", price)):
         if value is not None and action != "compare":
             raise UsageError(f"{flag} belongs to compare, not to {action}")
-    from tensorprimat.analysis.mlperf_choice import EntryChoice, choose_entries
-    from tensorprimat.analysis.published import choose_baselines
     from tensorprimat.analysis.ratios import checked_confidence
     from tensorprimat.cli.options import fraction, refuse_unwritable, say_each
     from tensorprimat.cli.shared_options import typed_prices
-    from tensorprimat.core import mlperf_library
-    from tensorprimat.reports import mlperf as report
+    from tensorprimat.mlperf import library as mlperf_library
+    from tensorprimat.mlperf.choice import EntryChoice, choose_entries
+    from tensorprimat.reproduce import report as lists
+    from tensorprimat.reproduce.published import choose_baselines
 
     refuse_unwritable(plot=plot)
     level = checked_confidence(fraction("--confidence", confidence))
@@ -116,7 +115,7 @@ def command(
     say_each(found.incomplete(chosen))
     if published:
         baselines = choose_baselines(found, choice, names or [])
-        print((report.baselines_json if as_json else report.baselines_table)(baselines), end="")
+        print((lists.baselines_json if as_json else lists.baselines_table)(baselines), end="")
     elif action == "compare":
         _compare(names or [], chosen, level, typed_prices(price), as_json=as_json, plot=plot)
     else:
@@ -125,8 +124,8 @@ def command(
 
 
 def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bool) -> None:
-    from tensorprimat.analysis import mlperf_choice
-    from tensorprimat.reports import mlperf as report
+    from tensorprimat.mlperf import choice as mlperf_choice
+    from tensorprimat.mlperf import report
 
     if action == "show" and not names:
         raise UsageError("show: name an entry or a part of its name, as list prints it")
@@ -148,8 +147,8 @@ def _compare(
 ) -> None:
     from tensorprimat.analysis.economics import unused_prices_of_gpus
     from tensorprimat.cli.options import picture_form, say_each
-    from tensorprimat.reports import mlperf_comparison as report
-    from tensorprimat.session.mlperf_comparison import OfTwoGpus, OfVendors, comparison_of
+    from tensorprimat.mlperf import comparison_report as report
+    from tensorprimat.mlperf.comparison import OfTwoGpus, OfVendors, comparison_of
 
     found = comparison_of(names, chosen, confidence, for_plot=plot is not None)
     form = picture_form("--plot", plot) if plot is not None else "png"
@@ -163,7 +162,7 @@ def _compare(
         print(shown, end="")
     if plot is None or isinstance(found, OfVendors):
         return
-    from tensorprimat.reports.plots import mlperf as mlperf_plot
+    from tensorprimat.mlperf import plot as mlperf_plot
     from tensorprimat.system.atomic import write_atomically
 
     if isinstance(found, OfTwoGpus):
@@ -177,9 +176,10 @@ def _compare(
 def _import(names: list[str], round: str | None, output: Path | None) -> int:
     from tensorprimat.cli.live import with_progress
     from tensorprimat.cli.options import refuse_unwritable
-    from tensorprimat.core import mlperf_library
-    from tensorprimat.logs.mlperf import round as mlperf_round
-    from tensorprimat.reports import mlperf as report
+    from tensorprimat.mlperf import library as mlperf_library
+    from tensorprimat.mlperf import report
+    from tensorprimat.mlperf import round as mlperf_round
+    from tensorprimat.session.second_process import in_processes
     from tensorprimat.system.atomic import write_atomically
 
     if len(names) != 1:
@@ -194,8 +194,8 @@ def _import(names: list[str], round: str | None, output: Path | None) -> int:
     found = mlperf_round.find_round_entries(Path(names[0]), name)
     if not found.pairs:
         raise InputError("no result of a language-model benchmark in it", path=names[0])
-    entries = list(with_progress(mlperf_comparison.imported_entries(found), len(found.pairs)))
-    library = mlperf_comparison.library(found, entries, round=name)
+    reading = in_processes(mlperf_round.read_entry, found.pairs, worth=mlperf_round.WORTH_A_PROCESS)
+    library = mlperf_round.library_of(found, list(with_progress(reading, len(found.pairs))), round=name)
     write_atomically(output, mlperf_library.dump(library))
     notes, summary = report.of_import(library)
     for note in notes:

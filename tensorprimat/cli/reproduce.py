@@ -37,13 +37,12 @@ def command(
       0  shown, whatever differs
       2  a flag is wrong, no published result has the name, or the result cannot be read
     """
-    from tensorprimat.analysis.mlperf_choice import EntryChoice
-    from tensorprimat.analysis.published import choose_baselines, named_baseline
     from tensorprimat.cli.options import say_each
-    from tensorprimat.core.mlperf_library import bundled
+    from tensorprimat.mlperf.choice import EntryChoice
+    from tensorprimat.mlperf.library import bundled
     from tensorprimat.reports import harmless
-    from tensorprimat.reports import mlperf as lists
     from tensorprimat.reproduce import report
+    from tensorprimat.reproduce.published import choose_baselines, named_baseline
     from tensorprimat.reproduce.settings_apart import reproduction_of
     from tensorprimat.session.sides import load_any
 
@@ -51,7 +50,7 @@ def command(
         if result is not None:
             raise UsageError("--list takes a part of a name, and no result")
         found = choose_baselines(bundled(), EntryChoice(), [name] if name else [])
-        print((lists.baselines_json if as_json else lists.baselines_table)(found), end="")
+        print((report.baselines_json if as_json else report.baselines_table)(found), end="")
         return 0
     if name is None or result is None:
         raise UsageError("name a published result and your result; --list prints the names")

@@ -360,5 +360,5 @@ def prices() -> tuple[Price, ...]:
 
 @cache
 def published_tables() -> tuple[Published, ...]:
-    """Return the rows of published.toml; analysis/published.py puts them into one list with the MLPerf library."""
+    """Return the rows of published.toml; reproduce/published.py puts them into one list with the MLPerf library."""
     return checked_rows(read_table("published"), "result", "published", Published, extra=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tensorprimat.analysis.mlperf_result import row_of_entry
-from tensorprimat.analysis.published import named_baseline
 from tensorprimat.core import settings
 from tensorprimat.core.catalogue import find_gpu
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import MODELS
+from tensorprimat.mlperf.result import row_of_entry
+from tensorprimat.reproduce.published import named_baseline
 
 _ENGINES = {"Megatron-Bridge": "bridge", "NeMo": "nemo", "Primus": "primus"}
 """Framework of a published table, without its version → the engine that runs it."""

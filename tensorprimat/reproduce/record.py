@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprimat.analysis.published import Baseline
 from tensorprimat.core.catalogue import Published
+from tensorprimat.reproduce.published import Baseline
 
 SettingState = Literal["different", "not stated by you", "not stated by the source", "equal"]
 STATES: tuple[SettingState, ...] = ("different", "not stated by you", "not stated by the source", "equal")

@@ -1,4 +1,4 @@
-"""Text and JSON of a reproduction."""
+"""Text and JSON of published results and of a reproduction."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Any
 from rich.console import Console
 
 from tensorprimat.core.quantities import count, fixed, rounded, times
+from tensorprimat.mlperf.report import as_document, configured_note, derived_note, precision_cell, text_table
+from tensorprimat.mlperf.report import row as entry_row
+from tensorprimat.mlperf.score import Scored
 from tensorprimat.reports.console import paragraph, safe, table
-from tensorprimat.reports.mlperf import as_document
 from tensorprimat.reports.tables import TableCell, table_of, text_cell
+from tensorprimat.reproduce.published import Baseline
 from tensorprimat.reproduce.record import STATES, KnownCost, Reproduction, SettingLine, SpeedGap
+from tensorprimat.system.safe_text import one_line
 
 _UNKNOWN = "unknown"
 _SUMMED_UP = {
@@ -112,3 +116,54 @@ def _span(ends: Sequence[float]) -> str:
 
 def _forms(gap: SpeedGap) -> Callable[[float], str]:
     return (lambda value: fixed(value, 1)) if gap.figure.startswith("minutes") else count
+
+
+def baselines_json(found: Sequence[Baseline]) -> str:
+    """Return the rows of `list --published --json`: MLPerf entries and published rows with the same keys."""
+    return as_document([_baseline_row(one) for one in found])
+
+
+def baselines_table(found: Sequence[Baseline]) -> str:
+    """Return a table of baselines, fastest first within a model and number of GPUs."""
+    rates = [(one, one.row) for one in found if one.row is not None and one.row.tokens_per_second_per_gpu]
+    rates.sort(key=lambda rate: (rate[1].model, rate[1].num_gpus, -(rate[1].tokens_per_second_per_gpu or 0.0)))
+    lines = [
+        (
+            count(row.tokens_per_second_per_gpu), str(row.num_gpus), row.gpu or "unknown", row.model,
+            precision_cell(Scored(one.entry)) if one.entry else (row.precision or "–").upper(),
+            count(row.global_batch_size), row.date or "–", one_line(one.name),
+        )
+        for one, row in rates
+    ]  # fmt: skip
+    titles = ("tokens/s/GPU", "GPUs", "GPU", "model", "precision", "batch", "date", "name")
+    entries = [one.entry for one in found if one.entry is not None]
+    star = configured_note(Scored(entry) for entry in entries)
+    return text_table(titles, lines) + star + (f"{derived_note(entries)}\n" if entries else "")
+
+
+_OF_STATED = (
+    "gpu", "num_gpus", "tokens_per_second_per_gpu", "samples_per_second", "global_batch_size", "sequence_length",
+    "precision",
+)  # fmt: skip
+
+
+def _baseline_row(one: Baseline) -> dict[str, Any]:
+    if one.entry is not None:
+        return {**entry_row(one.entry), "name": one.name, "kind": "mlperf", "framework": one.entry.framework,
+                "date": one.row.date if one.row else None}  # fmt: skip
+    stated = one.row
+    if stated is None:
+        return {"name": one.name}
+    absent = dict.fromkeys(("round", "submitter", "system", "runs", "successes", "minutes"))
+    return {
+        "name": one.name,
+        "kind": "published",
+        **absent,
+        "benchmark": stated.model,
+        **{key: getattr(stated, key) for key in _OF_STATED},
+        "precision_source": stated.source if stated.precision else None,
+        "mfu": rounded(one.mfu.value),
+        "no_mfu_because": one.mfu.because,
+        "mfu_computed_as": one.mfu.terms,
+        **{key: getattr(stated, key) for key in ("framework", "date", "source", "url", "note")},
+    }

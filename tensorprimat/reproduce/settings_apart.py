@@ -12,14 +12,15 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
-from tensorprimat.analysis import mlperf_result, published
 from tensorprimat.analysis.fairness import judge
-from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.analysis.published import Baseline
 from tensorprimat.core import catalogue, identity
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
+from tensorprimat.mlperf import result as mlperf_result
+from tensorprimat.mlperf.score import Scored
+from tensorprimat.reproduce import published
+from tensorprimat.reproduce.published import Baseline
 from tensorprimat.reproduce.record import STATES, KnownCost, Reproduction, SettingLine, SpeedGap
 
 _DEVICE, _PRECISION, _RECIPE = "device", "precision", "fp8_recipe"

@@ -26,7 +26,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from tensorprimat.core import mlperf_rules, terms
+from tensorprimat.core import terms
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.logs import newest_first
@@ -37,6 +37,7 @@ from tensorprimat.logs.mlperf.events import MARK, TOKENS_KEY, Event, collect, co
 from tensorprimat.logs.mlperf.rows import marks_evidence, rows_of_run
 from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 from tensorprimat.logs.text import Log
+from tensorprimat.models import mlperf_rules
 
 TIMED = frozenset(("run_start", "block_start", "tracked_stats", *COUNTING))
 """Events that only one rank writes, in the order of their times."""

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tensorprimat.core import catalogue, mlperf_rules, settings
+from tensorprimat.core import catalogue, settings
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.mlperf_library import Entry, LibraryRun
 from tensorprimat.core.quantities import counted
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.files import MAX_LINE_BYTES, with_numbers
@@ -37,8 +36,12 @@ from tensorprimat.logs.mlperf.events import (
 )
 from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, fact, json_object
+from tensorprimat.mlperf.library import Entry, Library, LibraryRun
+from tensorprimat.models import mlperf_rules
 from tensorprimat.system import regular
 
+_LICENCE = "Apache-2.0"
+WORTH_A_PROCESS = 8  # number of entries to read for which starting a process pays
 _MARKS = ("run_start", "block_start", *COUNTING)
 _SETTINGS = (*CONFIGURATION_KEYS, *LINEAR_PRECISION, "submission_benchmark", "submission_division")
 _KEYS = (*_MARKS, *_SETTINGS)
@@ -309,3 +312,15 @@ def _training(run: MlperfEvents, seconds: float, evaluated: float | None) -> flo
         if in_blocks > SHORTEST_IN_BLOCKS * (seconds if outside is None else outside):
             return round(in_blocks, 3)
     return None if outside is None or outside <= 0 else round(outside, 3)
+
+
+def library_of(found: Found, read: Sequence[Entry], *, round: str) -> Library:
+    """Return the library of one round, with its source, its licence and the benchmarks that were not read."""
+    source = {
+        "round": round,
+        "source": f"https://github.com/mlcommons/training_results_{round}",
+        "licence": _LICENCE,
+        "not_read": dict(found.not_read),
+        "empty": list(found.empty),
+    }
+    return Library(entries=tuple(sorted(read, key=lambda entry: entry.name)), sources=(source,))

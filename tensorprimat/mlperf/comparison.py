@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprimat.analysis import mlperf_choice, mlperf_compare, mlperf_scaling
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.mlperf_library import Entry, Library
-from tensorprimat.logs.mlperf import round as mlperf_round
-from tensorprimat.session.second_process import in_processes
-
-_WORTH_A_PROCESS = 8  # number of entries for which starting a process pays
-LICENCE = "Apache-2.0"
+from tensorprimat.mlperf import choice as mlperf_choice
+from tensorprimat.mlperf import compare as mlperf_compare
+from tensorprimat.mlperf import scaling as mlperf_scaling
+from tensorprimat.mlperf.library import Entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,20 +76,3 @@ def comparison_of(
         scaled = dict.fromkeys(one.benchmark for one in found.scalings) or ["none with several numbers of GPUs"]
         raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({', '.join(scaled)})")
     return found
-
-
-def imported_entries(found: mlperf_round.Found) -> Iterator[Entry]:
-    """Return the entries of a round one by one as they are read. Raises RunError where a process is killed."""
-    return in_processes(mlperf_round.read_entry, found.pairs, worth=_WORTH_A_PROCESS)
-
-
-def library(found: mlperf_round.Found, read: list[Entry], *, round: str) -> Library:
-    """Return the library of one round, with its source, its licence and the benchmarks that were not read."""
-    source = {
-        "round": round,
-        "source": f"https://github.com/mlcommons/training_results_{round}",
-        "licence": LICENCE,
-        "not_read": dict(found.not_read),
-        "empty": list(found.empty),
-    }
-    return Library(entries=tuple(sorted(read, key=lambda entry: entry.name)), sources=(source,))

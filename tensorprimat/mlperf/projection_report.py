@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensorprimat.analysis.mlperf_score import Repeat
-from tensorprimat.analysis.projection import (
+from tensorprimat.core.quantities import confidence_level, count, counted, fixed, rate, rounded
+from tensorprimat.mlperf.library import DERIVED
+from tensorprimat.mlperf.projection import (
     PROJECTION_CONFIDENCE,
     LeftOut,
     Projection,
@@ -14,9 +15,8 @@ from tensorprimat.analysis.projection import (
     Validation,
     verdict,
 )
-from tensorprimat.core.mlperf_library import DERIVED
-from tensorprimat.core.quantities import confidence_level, count, counted, fixed, rate, rounded
-from tensorprimat.reports.mlperf import text_table
+from tensorprimat.mlperf.report import text_table
+from tensorprimat.mlperf.score import Repeat
 from tensorprimat.system.safe_text import one_line
 
 _COLUMNS = ("from", "GPUs", "measured", "predicted", "interval", "missed")

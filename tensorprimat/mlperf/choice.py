@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.mlperf_library import Entry, Library
+from tensorprimat.mlperf.library import Entry, Library
 
 
 @dataclass(frozen=True, kw_only=True)

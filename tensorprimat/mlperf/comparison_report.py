@@ -7,12 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tensorprimat.analysis.economics import cost_of_training, cost_ratio, price_of_gpu
-from tensorprimat.analysis.mlperf_compare import OVERALL_RATE, TaskComparison, TaskSide
-from tensorprimat.analysis.mlperf_scaling import Scaling, ScalingPoint, VendorRound
-from tensorprimat.analysis.mlperf_score import Scored
 from tensorprimat.analysis.scaling_laws import FEWEST_COUNTS, Law
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import (
     confidence_level,
     count,
@@ -27,7 +23,11 @@ from tensorprimat.core.quantities import (
     significant,
     times,
 )
-from tensorprimat.reports.mlperf import as_document, configured_note, precision_cell, table_of_text
+from tensorprimat.mlperf.compare import OVERALL_RATE, TaskComparison, TaskSide
+from tensorprimat.mlperf.library import DERIVED
+from tensorprimat.mlperf.report import as_document, configured_note, precision_cell, table_of_text
+from tensorprimat.mlperf.scaling import Scaling, ScalingPoint, VendorRound
+from tensorprimat.mlperf.score import Scored
 from tensorprimat.system.safe_text import one_line
 
 GpuPrices = Mapping[str, float]

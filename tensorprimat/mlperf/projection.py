@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.analysis.mlperf_score import Repeat, Scored, distinct_entries, identity_of_runs, timed
 from tensorprimat.analysis.stats import student
 from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.mlperf_library import Entry
 from tensorprimat.core.quantities import as_stated, confidence_level, percent, rounded_interval
 from tensorprimat.core.result import Result
+from tensorprimat.mlperf.library import Entry
+from tensorprimat.mlperf.score import Repeat, Scored, distinct_entries, identity_of_runs, timed
 from tensorprimat.models import names
 
 PROJECTION_CONFIDENCE = 0.90

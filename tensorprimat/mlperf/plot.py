@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.analysis.mlperf_compare import OVERALL_RATE, TaskComparison, TaskSide
-from tensorprimat.analysis.mlperf_scaling import Scaling
 from tensorprimat.analysis.stats import student
-from tensorprimat.core.mlperf_library import DERIVED
 from tensorprimat.core.quantities import confidence_level, count, percent, times
-from tensorprimat.reports.mlperf_comparison import law_text, verdict_sentence
+from tensorprimat.mlperf.compare import OVERALL_RATE, TaskComparison, TaskSide
+from tensorprimat.mlperf.comparison_report import law_text, verdict_sentence
+from tensorprimat.mlperf.library import DERIVED
+from tensorprimat.mlperf.scaling import Scaling
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, MARKERS
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level
-from tensorprimat.analysis.mlperf_choice import of_gpu
-from tensorprimat.analysis.mlperf_score import Repeat, Scored, distinct_entries, identity_of_runs
 from tensorprimat.analysis.stats import LogEstimate, welch_log_ratio
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.mlperf_library import Entry
 from tensorprimat.core.quantities import shortened_list
+from tensorprimat.mlperf.choice import of_gpu
+from tensorprimat.mlperf.library import Entry
+from tensorprimat.mlperf.score import Repeat, Scored, distinct_entries, identity_of_runs
 
 FACTORS = ("rate", "samples", "evaluation_and_set_up", "scaling")
 OVERALL_RATE = "rate_with_evaluation"

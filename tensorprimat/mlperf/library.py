@@ -1,7 +1,7 @@
 """Library of MLPerf Training results: facts of every run as the public rounds state them, one JSON line per entry.
 
 The package holds one (data/mlperf_library.jsonl); `tprimat mlperf import` writes another from a round's folder. Rates
-and scores are not stored: analysis/mlperf_score computes them from these facts.
+and scores are not stored: mlperf/score computes them from these facts.
 """
 
 from __future__ import annotations

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.core import mlperf_rules, settings
+from tensorprimat.core import settings
 from tensorprimat.core.catalogue import Published
 from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.mlperf_library import DERIVED, Entry
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.quantities import fixed
@@ -18,7 +16,9 @@ from tensorprimat.core.result import Run as RunRecord
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
-from tensorprimat.models import names, presets
+from tensorprimat.mlperf.library import DERIVED, Entry
+from tensorprimat.mlperf.score import Scored
+from tensorprimat.models import mlperf_rules, names, presets
 
 _ENGINE = "mlperf"
 TRAINED_WHOLE = {"llama31_8b": "llama"}

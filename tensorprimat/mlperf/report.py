@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from tensorprimat.analysis.mlperf_score import Scored
-from tensorprimat.analysis.published import Baseline
-from tensorprimat.core.mlperf_library import DERIVED, Entry, Library
 from tensorprimat.core.quantities import count, counted, fixed, percent, rate, rounded, significant
+from tensorprimat.mlperf.library import DERIVED, Entry, Library
+from tensorprimat.mlperf.score import Scored
 from tensorprimat.system.safe_text import one_line
 
 TextRecord = TypeVar("TextRecord")
@@ -58,57 +57,6 @@ def entries_json(entries: Sequence[Entry]) -> str:
     return as_document([{**row(entry), **_details(entry)} for entry in entries])
 
 
-def baselines_json(found: Sequence[Baseline]) -> str:
-    """Return the rows of `list --published --json`: MLPerf entries and published rows with the same keys."""
-    return as_document([_baseline_row(one) for one in found])
-
-
-def baselines_table(found: Sequence[Baseline]) -> str:
-    """Return a table of baselines, fastest first within a model and number of GPUs."""
-    rates = [(one, one.row) for one in found if one.row is not None and one.row.tokens_per_second_per_gpu]
-    rates.sort(key=lambda rate: (rate[1].model, rate[1].num_gpus, -(rate[1].tokens_per_second_per_gpu or 0.0)))
-    lines = [
-        (
-            count(row.tokens_per_second_per_gpu), str(row.num_gpus), row.gpu or "unknown", row.model,
-            precision_cell(Scored(one.entry)) if one.entry else (row.precision or "–").upper(),
-            count(row.global_batch_size), row.date or "–", one_line(one.name),
-        )
-        for one, row in rates
-    ]  # fmt: skip
-    titles = ("tokens/s/GPU", "GPUs", "GPU", "model", "precision", "batch", "date", "name")
-    entries = [one.entry for one in found if one.entry is not None]
-    star = configured_note(Scored(entry) for entry in entries)
-    return text_table(titles, lines) + star + "".join(f"{line}\n" for line in (_marks(entries) if entries else ()))
-
-
-_OF_STATED = (
-    "gpu", "num_gpus", "tokens_per_second_per_gpu", "samples_per_second", "global_batch_size", "sequence_length",
-    "precision",
-)  # fmt: skip
-
-
-def _baseline_row(one: Baseline) -> dict[str, Any]:
-    if one.entry is not None:
-        return {**row(one.entry), "name": one.name, "kind": "mlperf", "framework": one.entry.framework,
-                "date": one.row.date if one.row else None}  # fmt: skip
-    stated = one.row
-    if stated is None:
-        return {"name": one.name}
-    absent = dict.fromkeys(("round", "submitter", "system", "runs", "successes", "minutes"))
-    return {
-        "name": one.name,
-        "kind": "published",
-        **absent,
-        "benchmark": stated.model,
-        **{key: getattr(stated, key) for key in _OF_STATED},
-        "precision_source": stated.source if stated.precision else None,
-        "mfu": rounded(one.mfu.value),
-        "no_mfu_because": one.mfu.because,
-        "mfu_computed_as": one.mfu.terms,
-        **{key: getattr(stated, key) for key in ("framework", "date", "source", "url", "note")},
-    }
-
-
 def listing(entries: Sequence[Entry]) -> str:
     """Return a table with a line per entry, fastest first within a benchmark and number of GPUs."""
     ordered = sorted((Scored(entry) for entry in entries), key=_order)
@@ -124,7 +72,7 @@ def listing(entries: Sequence[Entry]) -> str:
         "entry": lambda scored: one_line("/".join((scored.entry.round, scored.entry.submitter, scored.entry.system))),
     }
     notes = [f"{one.entry.name}: no score, {one.reason}." for one in ordered if one.reason]
-    notes_below = "".join(f"{one_line(note)}\n" for note in [*notes, *_marks(entries)])
+    notes_below = "".join(f"{one_line(note)}\n" for note in [*notes, derived_note(entries)])
     return table_of_text(columns, ordered) + configured_note(ordered) + notes_below
 
 
@@ -180,7 +128,7 @@ def _detail(scored: Scored) -> str:
         for run in entry.runs
     ]  # fmt: skip
     titles = ("file", "status", "seconds", "training", "evaluation", "samples", "SHA-256")
-    return "\n".join(lines) + "\n" + text_table(titles, runs) + f"{_marks([entry])[0]}\n"
+    return "\n".join(lines) + "\n" + text_table(titles, runs) + f"{derived_note([entry])}\n"
 
 
 def _stated_precision(scored: Scored) -> str:
@@ -224,10 +172,10 @@ def configured_note(several: Iterable[Scored]) -> str:
     return f"* {_CONFIGURED}.\n" if any(one.precision_configured for one in several) else ""
 
 
-def _marks(entries: Sequence[Entry]) -> list[str]:
+def derived_note(entries: Sequence[Entry]) -> str:
     """Return the sentence about figures that MLPerf does not score, once for the rounds of the entries."""
     rounds = ", ".join(sorted({entry.round for entry in entries}))
-    return [f"Rates, samples and their times: {DERIVED.format(round=rounds)}."]
+    return f"Rates, samples and their times: {DERIVED.format(round=rounds)}."
 
 
 def as_document(content: Any) -> str:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tensorprimat.analysis import scaling_laws
-from tensorprimat.analysis.mlperf_compare import Task, TaskComparison, TaskSide, of_sides, side, version
-from tensorprimat.analysis.mlperf_score import Repeat, Scored, distinct_entries, timed
 from tensorprimat.analysis.scaling_laws import Law
 from tensorprimat.core.devices import platform_of
-from tensorprimat.core.mlperf_library import Entry
 from tensorprimat.core.result import VENDORS
+from tensorprimat.mlperf.compare import Task, TaskComparison, TaskSide, of_sides, side, version
+from tensorprimat.mlperf.library import Entry
+from tensorprimat.mlperf.score import Repeat, Scored, distinct_entries, timed
 
 
 @dataclass(frozen=True, kw_only=True)
