@@ -37,7 +37,7 @@ def load_results(paths: Iterable[str | PathLike[str]]) -> list[Result]:
     import warnings
     from pathlib import Path
 
-    from tensorprimat.core.store import load_all
+    from tensorprimat.storage.store import load_all
 
     loaded, problems = load_all((Path(path) for path in paths), strict=True)
     for problem in problems:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from pathlib import Path
 
-    from tensorprimat.core.store import Loaded
+    from tensorprimat.storage.store import Loaded
 
 __all__ = ["create_comparison_plot", "generate_comparison_report", "load_benchmark_results"]
 
@@ -34,7 +34,7 @@ def load_benchmark_results(*paths: str | PathLike[str]) -> list[Loaded]:
     import warnings
     from pathlib import Path
 
-    from tensorprimat.core.store import load_all
+    from tensorprimat.storage.store import load_all
 
     loaded, problems = load_all([Path(path) for path in paths or ("output",)], strict=True)
     for problem in problems:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
-    from tensorprimat.core.catalogue import Gpu
     from tensorprimat.core.result import Result
+    from tensorprimat.facts.catalogue import Gpu
 
 __all__ = [
     "calculate_break_even_price",
@@ -70,7 +70,7 @@ def calculate_flops_per_token(
 
 def get_gpu_specs(device_name: str) -> Gpu | None:
     """Return the catalogue's record of a device, by the name that the driver prints; None for an unknown one."""
-    from tensorprimat.core.catalogue import find_gpu
+    from tensorprimat.facts.catalogue import find_gpu
 
     return find_gpu(device_name)
 
@@ -92,7 +92,7 @@ def calculate_enhanced_metrics(
 
     from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
     from tensorprimat.core.result import Result
-    from tensorprimat.core.store import load
+    from tensorprimat.storage.store import load
 
     known = result if isinstance(result, Result) else load(Path(result))
     prices = {}

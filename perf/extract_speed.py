@@ -171,7 +171,7 @@ def hashed(path: Path) -> float:
 def written(path: Path, folder: Path) -> float:
     """Return the seconds to write the result."""
     from tensorprimat import logs
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     result = logs.read(path)
     started = time.perf_counter()

@@ -153,7 +153,7 @@ def result_seeds() -> tuple[bytes, ...]:
     """Return results of today's version and of older ones."""
     import plausible
 
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     own = [store.to_json(plausible.result(machine, runs=2, steps=12)).encode() for machine in ("h100", "mi300x", "cpu")]
     return (*own, *fuzz_readers.DOCUMENTS["result"])
@@ -162,7 +162,7 @@ def result_seeds() -> tuple[bytes, ...]:
 @cache
 def cell_seeds() -> tuple[bytes, ...]:
     """Return one cell of a sweep, and a cell of another tool."""
-    from tensorprimat.core import micro_result
+    from tensorprimat.storage import micro_result
 
     cell = micro_result.MicroResult(
         model_size="small", d_model=768, d_ff=3072, num_layers=12, num_heads=12, vocab=10000, context_length=256,
@@ -179,7 +179,7 @@ def series_seeds() -> tuple[bytes, ...]:
     """Return a series file; `unpacked_series` writes the JSON that names the damaged one."""
     import plausible
 
-    from tensorprimat.core import series
+    from tensorprimat.storage import series
 
     return (bytes(series.to_bytes(plausible.result("h100", runs=1, steps=30).steps)),)
 
@@ -188,7 +188,7 @@ def unpacked_series(content: bytes, folder: Path) -> None:
     """Write the JSON of an older version that names the damaged series file, which no hash protects."""
     import plausible
 
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     result = plausible.result("h100", runs=1, steps=30)
     document = json.loads(store.to_json(result.model_copy(update={"series_file": "damaged.npz"})))

@@ -73,7 +73,7 @@ def prepare(place: Path) -> None:
     import fuzz_readers
     import plausible
 
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     (place / "results").mkdir()
     (place / "logs").mkdir()
@@ -158,8 +158,8 @@ def digest(path: Path) -> str:
 
 
 def _loads(path: Path) -> bool:
-    from tensorprimat.core import store
     from tensorprimat.core.errors import TensorPrimatError
+    from tensorprimat.storage import store
 
     try:
         store.load(path)

@@ -101,7 +101,7 @@ def result(path: Path, size: int) -> None:
     """Write a result file with all its steps in the JSON, as other programs write it."""
     import plausible
 
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     seen = json.loads(store.to_json(plausible.result("h100", runs=1, steps=40)))
     length = len(seen["raw_step_times"])
@@ -116,8 +116,8 @@ def series(path: Path, size: int) -> None:
     """Write a result whose steps are in a series file of `size` bytes."""
     import plausible
 
-    from tensorprimat.core import series as series_files
-    from tensorprimat.core import store
+    from tensorprimat.storage import series as series_files
+    from tensorprimat.storage import store
 
     few = plausible.result("h100", runs=1, steps=1000)
     a_row = len(series_files.to_bytes(few.steps)) / len(few.steps)
@@ -367,7 +367,7 @@ def run(size: int, only: Sequence[str], keep: Path | None = None) -> list[str]:
     """Try every large input; print a line for each command and return a sentence for each that took too much."""
     import plausible
 
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     failures = []
     print(f"{'input':<24}{'MB':>5} {'command':<9}{'cpu s':>7}{'MB peak':>9}  exit")

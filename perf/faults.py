@@ -91,7 +91,7 @@ def inputs(kind: str, first: int, count: int, keep: Path) -> list[str]:
     """Try damaged inputs of a kind; return a sentence for each that failed."""
     import plausible
 
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     failures = []
     for start in range(first, first + count, BATCH):

@@ -41,7 +41,7 @@ def write_results(folder: Path, count: int) -> None:
     """Write `count` results whose figures vary, each begun at another time."""
     import plausible
 
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     results = [
         plausible.result(machine, model=model, runs=1, steps=10, seed=seed)

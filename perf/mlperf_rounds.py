@@ -29,7 +29,7 @@ from tensorprimat import logs
 from tensorprimat.audit.verdict import SUBTRACTED
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.core.provenance import Audit
-from tensorprimat.models import mlperf_rules
+from tensorprimat.facts import mlperf_rules
 from tensorprimat.system.processes import usable_cores
 
 BENCHMARKS = tuple(row.name for row in mlperf_rules.benchmarks())

@@ -22,10 +22,10 @@ import torch
 from torch.utils import benchmark
 
 from perf.turns import TURNS_TOGETHER, ratio_of
-from tensorprimat.core.micro_result import PASSES, CellSpec
 from tensorprimat.engines import clock as clocks
 from tensorprimat.measure import grid, passes
 from tensorprimat.measure.workload import Workload
+from tensorprimat.storage.micro_result import PASSES, CellSpec
 
 LARGEST_DISAGREEMENT = 0.02
 

@@ -38,7 +38,6 @@ from torch import nn
 from torch.nn import functional
 
 from perf.turns import TURNS_TOGETHER, ratio_of
-from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.callback import BenchmarkCallback
@@ -48,6 +47,7 @@ from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch import module as torch_module
 from tensorprimat.measure.workload import Workload as PassWorkload
 from tensorprimat.models.presets import Preset, parameters
+from tensorprimat.storage.micro_result import CellSpec
 
 LEAST_RATIO = 0.98
 WARM_UP = 3  # turns, compilation included

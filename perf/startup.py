@@ -37,7 +37,7 @@ def write_results(folder: Path, count: int) -> None:
     """Write `count` results of 5 + 50 synthetic steps, of two platforms in turn, each begun at another time."""
     import plausible
 
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     results = [plausible.result("h100"), plausible.result("mi300x")]
     texts = [store.to_json(result) for result in results]

@@ -56,7 +56,7 @@ def load_cells(folder: str | PathLike[str]) -> Any:
     import warnings
     from pathlib import Path
 
-    from tensorprimat.core.cell_rows import load_rows
+    from tensorprimat.storage.cell_rows import load_rows
 
     cells, problems = load_rows(Path(folder))
     for problem in problems:

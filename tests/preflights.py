@@ -1,6 +1,6 @@
 """A preflight of an H100, for tests of code that reads preflights."""
 
-from tensorprimat.core.preflight import Bandwidth, MatrixRate, Preflight
+from tensorprimat.storage.preflight import Bandwidth, MatrixRate, Preflight
 
 
 def made(**changed):

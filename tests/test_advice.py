@@ -8,12 +8,12 @@ import time
 from replay import Replay
 from test_passes import spec
 
-from tensorprimat.core.micro_result import MicroResult, with_figures
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
 from tensorprimat.measure import advice
+from tensorprimat.storage.micro_result import MicroResult, with_figures
 
 
 def advised(**changed):

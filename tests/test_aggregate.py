@@ -13,12 +13,12 @@ import tensorprimat
 from tensorprimat.analysis import aggregate
 from tensorprimat.analysis.expressions import evaluate
 from tensorprimat.cli import main
-from tensorprimat.core import cell_rows
-from tensorprimat.core.cell_rows import frame_of, load_rows, plain
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.reports import aggregate as reports
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import micro as cell_plots
+from tensorprimat.storage import cell_rows
+from tensorprimat.storage.cell_rows import frame_of, load_rows, plain
 
 SIZES = {"small": (768, 128_625_408), "medium": (1024, 423_183_360)}
 
@@ -78,7 +78,7 @@ def test_load_cells_warns_of_a_file_that_it_leaves_out(folder):
 def test_only_a_table_of_cells_imports_pandas():
     load = (
         "import sys, tensorprimat.cli.aggregate, tensorprimat.reports.aggregate, tensorprimat.reports.plots.micro\n"
-        "from tensorprimat.core.cell_rows import frame_of\n"
+        "from tensorprimat.storage.cell_rows import frame_of\n"
         "before = 'pandas' in sys.modules\n"
         "frame_of([])\n"
         "print(before, 'pandas' in sys.modules)"

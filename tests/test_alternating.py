@@ -11,13 +11,14 @@ from each import in_each
 from plausible import result
 from test_run_command import LAPTOP, engine, folder, run  # noqa: F401  # fixtures
 
-from tensorprimat.core import quantities, store
+from tensorprimat.core import quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import prepare
 from tensorprimat.session.budget import Budget, decide_runs, half_width
 from tensorprimat.session.plan import Job
 from tensorprimat.session.runs import ModelOutcome
+from tensorprimat.storage import store
 
 QUICK = ("--engine", "torch", "--steps", "8", "--warmup-steps", "1", "--model", "llama")
 PRECISIONS = ("--ab", "--precision fp32", "--ab", "--precision bf16")

@@ -16,9 +16,9 @@ import pytest
 from each import in_each
 
 from tensorprimat import cli, logs
-from tensorprimat.core import store
 from tensorprimat.logs import paths
 from tensorprimat.reports import survey
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,9 +19,11 @@ from tensorprimat.engines.registry import ENGINES
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tensorprimat"
 
-BASE = {"core", "audit", "models", "system"}
+BASE = {"core", "facts", "storage", "audit", "models", "system"}
 MAY_IMPORT = {
-    "core": BASE,
+    "core": BASE - {"storage"},
+    "facts": {"core"},
+    "storage": BASE,
     "audit": BASE,
     "models": BASE,
     "system": {"core"},
@@ -198,7 +200,7 @@ class Refuse:
             raise ImportError('not on this laptop: ' + name)
 sys.meta_path.insert(0, Refuse())
 import importlib, pkgutil, tensorprimat
-laptop = 'core models system logs analysis traces reports session bundles mlperf reproduce cli'
+laptop = 'core facts storage models system logs analysis traces reports session bundles mlperf reproduce cli'
 for room in laptop.split():
     package = importlib.import_module('tensorprimat.' + room)
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):
@@ -327,7 +329,7 @@ def test_arithmetic_is_recognised():
 
 ENGINE_NAMES = frozenset(ENGINES)
 COMPARED_ON_PURPOSE = {
-    "core/legacy.py": ("_TIMING",),  # of result files of the earlier scripts
+    "storage/legacy.py": ("_TIMING",),  # of result files of the earlier scripts
     "core/identity.py": ("PRETRAINING_ENGINES",),  # of result files from before 2026-11-21: no later engine wrote one
 }
 
@@ -448,16 +450,16 @@ INTERFACES = {
     "detect": ("count the rows of one format at the beginning of a log", "logs.*"),
     "devices": ("return every GPU that a vendor's library lists", "machine.*"),
     "estimate": ("return the memory of one device for a spec", "models.training_memory engines.primus.memory"),
-    "load": ("read the record of a file that this package wrote", "core.* mlperf.library"),
+    "load": ("read the record of a file that this package wrote", "storage.* mlperf.library"),
     "main": ("run a module as a program; returns the exit code", "cli system.guard engines.* measure.*"),
     "read": ("read a log: of any format in the package, of one format in a reader", "logs logs.*"),
     "recomputed_share": ("return the share of layers that run again in backward", "models.training_memory engines.*"),
     "render": ("return a comparison as a whole document", "reports.*"),
     "render_csv": ("return records of one kind as CSV", "reports.*"),
-    "save": ("write a record into its folder, whole or not at all", "core.*"),
+    "save": ("write a record into its folder, whole or not at all", "storage.*"),
     "spec_of": ("return the spec of one run of a model on a machine", "engines.prepare engines.primus.spec"),
     "table": ("return a table of any report as text", "reports.console reports.markdown"),
-    "to_json": ("return a record as the JSON of its file", "core.*"),
+    "to_json": ("return a record as the JSON of its file", "storage.*"),
     "train": ("train the run of a spec and write its result", "engines.*"),
     "unwrapped": ("yield the lines of a log without the format around them", "logs.*"),
 }

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 from each import in_each
 
-from tensorprimat.core import store
-from tensorprimat.core.data_rows import tomllib
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSpec
 from tensorprimat.engines import bridge
+from tensorprimat.facts.data_rows import tomllib
 from tensorprimat.machine.platform import Machine
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 H100 = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")

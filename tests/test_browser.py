@@ -14,9 +14,9 @@ import pytest
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.quantities import PLOT_DIGITS, PLOT_UNITS, count, in_plot, to_digits
-from tensorprimat.core.store import Loaded
 from tensorprimat.reports import html
 from tensorprimat.reports.sections import ENHANCED
+from tensorprimat.storage.store import Loaded
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
 

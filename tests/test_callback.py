@@ -22,10 +22,10 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.utils.data import DataLoader, Dataset
 
 from benchmark_utils import BenchmarkCallback, load_results
-from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.engines.batches import CountedBatches, tokens_of_step
+from tensorprimat.storage import store
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers, loggers and the like
 

@@ -8,10 +8,10 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, data_rows, methodologies
-from tensorprimat.core.catalogue import find_gpu
 from tensorprimat.core.errors import InputError
-from tensorprimat.models import flops, mlperf_rules, names, presets, shapes
+from tensorprimat.facts import catalogue, data_rows, methodologies, mlperf_rules
+from tensorprimat.facts.catalogue import find_gpu
+from tensorprimat.models import flops, names, presets, shapes
 
 DRIVER_NAMES = {
     "NVIDIA H100 80GB HBM3": "H100 SXM",

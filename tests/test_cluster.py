@@ -15,9 +15,7 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import failures
 from tensorprimat.core.errors import RunError, UsageError
-from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch, registry
@@ -28,6 +26,8 @@ from tensorprimat.engines.nemo import engine as nemo
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append
+from tensorprimat.storage.preflight import PreflightSpec
+from tensorprimat.system import failures
 
 HERE = Machine(platform="cpu", gpu_info=GpuInfo(device_name="a CPU"), host="login")
 

@@ -14,8 +14,8 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.sides import usable_results
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
+from tensorprimat.storage.store import Loaded
 
 
 def files(*results):

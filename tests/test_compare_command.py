@@ -11,9 +11,9 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.session import sides
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = {

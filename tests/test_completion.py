@@ -13,7 +13,7 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import COMMANDS, completion, known_values, main
-from tensorprimat.core import catalogue
+from tensorprimat.facts import catalogue
 from tensorprimat.measure import grid
 from tensorprimat.mlperf import choice as mlperf_choice
 from tensorprimat.mlperf import library as mlperf_library

@@ -10,7 +10,6 @@ from each import in_each
 
 from tensorprimat.analysis import metrics
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
@@ -23,6 +22,7 @@ from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import custom, presets, training_memory
 from tensorprimat.models.families import FAMILIES
+from tensorprimat.storage import store
 
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(), host="here")
 H100 = Machine(

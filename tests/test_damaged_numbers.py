@@ -13,9 +13,9 @@ from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import fields, line_widths
+from tensorprimat.storage import store
 from tensorprimat.system import regular
 
 MEGATRON = (

@@ -12,8 +12,8 @@ import pytest
 from each import in_each
 
 from tensorprimat import logs
-from tensorprimat.core import devices
 from tensorprimat.core.errors import InputError, NotALogError, UsageError
+from tensorprimat.facts import devices
 from tensorprimat.logs import formats, model_names
 from tensorprimat.system import digest
 
@@ -139,7 +139,7 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_result_file_that_is_read_as_a_log_stays_unchanged(tmp_path: Path) -> None:
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     first = logs.read(written(tmp_path, lines(MEGATRON)))
     path = store.save(first, tmp_path / "output", stamp="1")
@@ -148,7 +148,7 @@ def test_a_result_file_that_is_read_as_a_log_stays_unchanged(tmp_path: Path) -> 
 
 
 def test_a_flag_amends_a_result_read_again(tmp_path: Path) -> None:
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     path = store.save(logs.read(written(tmp_path, lines(MEGATRON))), tmp_path / "output", stamp="1")
     stated = logs.UserFacts(num_gpus=2, global_batch_size=10, sequence_length=100, gpu="MI300X")

@@ -19,7 +19,7 @@ import typer
 from each import in_each
 
 from tensorprimat.cli import COMMANDS, earlier
-from tensorprimat.core import store
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

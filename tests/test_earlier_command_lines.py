@@ -17,9 +17,9 @@ from each import in_each
 from test_run_command import write_log
 
 from tensorprimat.cli import COMMANDS, earlier, main, options
-from tensorprimat.core import store
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
+from tensorprimat.storage import store
 
 SMALL = [
     *("--d_model", "32", "--d_ff", "64", "--num_layers", "1", "--num_heads", "2", "--vocab", "64"),

@@ -8,7 +8,6 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core.data_rows import tomllib
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
@@ -18,6 +17,7 @@ from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.engines.modules import MODULES, memory_model
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.registry import ENGINES, log_scripts
+from tensorprimat.facts.data_rows import tomllib
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session.plan import obstacle_of
 

@@ -10,13 +10,13 @@ import plausible
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, PowerMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.models import presets
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,10 +8,10 @@ import torch
 from each import in_each
 
 from tensorprimat.analysis.metrics import calculate_metrics
-from tensorprimat.core import data_rows
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import ModelShape
 from tensorprimat.engines import introspect
+from tensorprimat.facts import data_rows
 from tensorprimat.models import decoders, flops, presets, shapes
 
 GPT_OSS = {

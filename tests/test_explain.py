@@ -18,9 +18,9 @@ from tensorprimat.cli import main
 from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.core.store import load
 from tensorprimat.core.summary import pool, summarise, terms_of
 from tensorprimat.session.explain import explain, one_liner
+from tensorprimat.storage.store import load
 
 
 def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.CaptureFixture[str]) -> None:

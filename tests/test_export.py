@@ -8,7 +8,7 @@ from each import in_each
 from plausible import result
 
 from tensorprimat.cli import main
-from tensorprimat.core.store import to_json
+from tensorprimat.storage.store import to_json
 
 pytest.importorskip("pyarrow", reason="the store needs pyarrow")
 pytest.importorskip("duckdb", reason="queries of the store need duckdb")

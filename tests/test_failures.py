@@ -6,7 +6,7 @@ import re
 
 from each import in_each
 
-from tensorprimat.core import failures
+from tensorprimat.system import failures
 
 CAUSES = {
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB": "out of memory",

@@ -16,9 +16,9 @@ from tensorprimat.analysis.metrics import calculate_metrics
 from tensorprimat.analysis.rates import NORMALISED_BY, TIME_TO_TRAIN
 from tensorprimat.core.identity import FIELDS, signature
 from tensorprimat.core.result import Model, ModelShape, Reported
-from tensorprimat.core.store import Loaded
 from tensorprimat.models import flops, presets
 from tensorprimat.models.shape_parts import Experts, LatentAttention
+from tensorprimat.storage.store import Loaded
 
 
 def changed(original, **config):

@@ -11,8 +11,8 @@ import pytest
 from test_legacy import VERSION_1
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError
+from tensorprimat.storage import store
 from tensorprimat.system.fingerprint import FINGERPRINT, fingerprint
 
 DOCUMENTS = [np.arange(n, dtype=np.int64) * 31 % 50_000 for n in (900, 2, 0, 500)]

@@ -6,8 +6,8 @@ from plausible import result
 
 from tensorprimat.cli import main
 from tensorprimat.core.result import Reported
-from tensorprimat.core.store import to_json
 from tensorprimat.core.summary import summarise
+from tensorprimat.storage.store import to_json
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import json
 from test_golden_tables import agrees, lines
 
 from tensorprimat.analysis import aggregate
-from tensorprimat.core.cell_rows import load_rows
 from tensorprimat.reports import aggregate as reports
 from tensorprimat.reports.micro_tables import rows_csv
+from tensorprimat.storage.cell_rows import load_rows
 
 SIZES = {"small": (768, 12, 128_625_408), "medium": (1024, 24, 423_183_360)}
 

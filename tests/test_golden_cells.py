@@ -10,9 +10,9 @@ import pytest
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core import quantities
-from tensorprimat.core.store import Loaded
 from tensorprimat.reports import bars, efficiency, facts, forest, formatting, html, sections, series
 from tensorprimat.reports.plots import panels
+from tensorprimat.storage.store import Loaded
 
 LIKE = {"performance": facts.PERFORMANCE, "memory": facts.MEMORY}
 

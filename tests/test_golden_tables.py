@@ -24,13 +24,13 @@ from tensorprimat.analysis.history import metric_history
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.result import MemoryMetrics, PowerMetrics, Reported, TrainingConfig
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import csv, efficiency, facts, forest, html, json, markdown, published, sections
 from tensorprimat.reports import gate as gate_report
 from tensorprimat.reports import history as history_report
 from tensorprimat.reports.console import table as terminal_table
 from tensorprimat.reproduce.published import with_published
+from tensorprimat.storage.store import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -13,8 +13,8 @@ from tensorprimat.analysis.history import metric_history
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.provenance import Source
-from tensorprimat.core.store import Loaded, to_json
 from tensorprimat.reports.plots.comparison import history_plot
+from tensorprimat.storage.store import Loaded, to_json
 
 
 def on_day(day, **options):

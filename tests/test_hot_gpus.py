@@ -13,12 +13,12 @@ from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.audit import checks
-from tensorprimat.core import store
 from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.reports import console, html, json, markdown, notices, sections
+from tensorprimat.storage import store
+from tensorprimat.storage.store import Loaded
 
 
 def comparison_of(*results):

@@ -11,7 +11,7 @@ from each import in_each
 from test_verify import ROW
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and names of bytes as Linux has them")

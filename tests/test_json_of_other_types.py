@@ -27,10 +27,10 @@ from test_passes import spec
 from test_wandb_run import CALLS, CONFIG_FIELD, FILES, HISTORY_FIELD, RUN_FIELD, SETTINGS, items, message
 
 from tensorprimat import logs
-from tensorprimat.core import micro_result, preflight, store
 from tensorprimat.core.errors import InputError, InternalError, NoFormatError, TensorPrimatError
-from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.mlperf import library as mlperf_library
+from tensorprimat.storage import micro_result, preflight, store
+from tensorprimat.storage.micro_result import MicroResult
 
 HUGE = "a whole number of more digits than Python converts"
 OTHERS = (

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tensorprimat.core import failures
 from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch
 from tensorprimat.machine import host_memory
+from tensorprimat.system import failures
 
 SPEC = RunSpec(
     model="llama",

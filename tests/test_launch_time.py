@@ -7,13 +7,13 @@ import torch
 from test_passes import FLAGS, one_thread, spec  # noqa: F401  # a fixture that every test here uses
 
 from tensorprimat.cli import main
-from tensorprimat.core import micro_result
-from tensorprimat.core.cell_rows import load_rows
 from tensorprimat.engines import clock as clocks
 from tensorprimat.measure import isolation, passes
 from tensorprimat.measure.workload import Workload
 from tensorprimat.reports.aggregate import all_cells_table
 from tensorprimat.reports.micro_tables import cells_table, render_csv
+from tensorprimat.storage import micro_result
+from tensorprimat.storage.cell_rows import load_rows
 
 KERNELS = 2929  # of a training step of the size large
 QUEUE = 1024  # launches that CUDA queues before the host waits

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tensorprimat.core import failures
 from tensorprimat.core.errors import OutOfMemoryError, RunError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launcher_output
+from tensorprimat.system import failures
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -8,9 +8,11 @@ import pytest
 from each import in_each
 
 from tensorprimat.analysis.fairness import judge
-from tensorprimat.core import fact_values, store
+from tensorprimat.core import fact_values
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.summary import summarise
+from tensorprimat.session.sides import laid_over
+from tensorprimat.storage import store
 
 VERSION_1 = {
     "platform": "cuda",
@@ -139,7 +141,7 @@ def test_the_model_comes_from_the_file_name(tmp_path, name, model):
 
 def test_the_users_model_name_wins(tmp_path):
     stated = fact_values.read_statements({"model_name": ["mistral"]})
-    (loaded,) = fact_values.laid_over([store.Loaded(path=tmp_path, result=read(tmp_path, VERSION_1))], stated)
+    (loaded,) = laid_over([store.Loaded(path=tmp_path, result=read(tmp_path, VERSION_1))], stated)
     assert loaded.result.model.name == "mistral"
 
 

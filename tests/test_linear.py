@@ -13,12 +13,12 @@ pytest.importorskip("transformers")
 import torch
 from each import in_each
 
-from tensorprimat.core import store
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import engine, fp8, linear
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.models import presets, training_memory
+from tensorprimat.storage import store
 
 pytestmark = [  # of torch, while it compiles
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),

@@ -7,7 +7,7 @@ from each import in_each
 from plausible import result
 
 from tensorprimat.cli import main
-from tensorprimat.core.store import to_json
+from tensorprimat.storage.store import to_json
 
 
 @pytest.fixture(scope="module")

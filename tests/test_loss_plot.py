@@ -7,8 +7,8 @@ import pytest
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.metrics import MetricChoices
-from tensorprimat.core.store import Loaded
 from tensorprimat.reports.plots import comparison as plots
+from tensorprimat.storage.store import Loaded
 
 PNG = b"\x89PNG"
 

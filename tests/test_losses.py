@@ -10,8 +10,8 @@ from plausible import result
 from tensorprimat.analysis.losses import parity
 from tensorprimat.analysis.sides import gather
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
+from tensorprimat.storage.store import Loaded
 
 ROWS = 200
 CURVE = 2.2 + 9.5 * np.exp(-np.arange(ROWS) / 18)

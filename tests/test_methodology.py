@@ -8,16 +8,16 @@ from each import in_each
 from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core import methodologies
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
-from tensorprimat.core.store import Loaded
 from tensorprimat.engines import methodology, prepare
 from tensorprimat.engines.registry import ENGINES
+from tensorprimat.facts import methodologies
 from tensorprimat.machine.platform import Machine
 from tensorprimat.reports import notices
 from tensorprimat.session import run_summary, runs
+from tensorprimat.storage.store import Loaded
 
 
 def machine(name, platform="nvd", count=8, memory_gb=85.0):

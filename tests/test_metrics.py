@@ -9,7 +9,6 @@ from each import in_each
 from tensorprimat.analysis import formulas
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.audit import checks
-from tensorprimat.core import catalogue, store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.figures import DERIVED_FIGURES
 from tensorprimat.core.notices import Notice
@@ -27,7 +26,9 @@ from tensorprimat.core.result import (
 )
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.facts import catalogue
 from tensorprimat.models import flops, presets, shapes
+from tensorprimat.storage import store
 
 
 def result(**changes):

@@ -12,9 +12,9 @@ from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, NotALogError
 from tensorprimat.logs import mlflow
+from tensorprimat.storage import store
 
 START = 1_750_000_000_000
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, store
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.summary import summarise
+from tensorprimat.facts import catalogue, mlperf_rules
 from tensorprimat.mlperf import result as mlperf_result
 from tensorprimat.mlperf.library import bundled
 from tensorprimat.mlperf.score import Scored
-from tensorprimat.models import mlperf_rules
 from tensorprimat.reproduce import published
+from tensorprimat.storage import store
 
 AMD = "v5.1/AMD/MI355X_EPYC_9575F_pytorch/llama31_8b"
 

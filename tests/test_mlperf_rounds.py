@@ -11,8 +11,8 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError
+from tensorprimat.facts import catalogue
 from tensorprimat.logs.mlperf.system import LONGEST_FACT
 from tensorprimat.mlperf import library as mlperf_library
 from tensorprimat.mlperf import round as mlperf_round

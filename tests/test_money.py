@@ -11,8 +11,8 @@ from tensorprimat.analysis.economics import break_even
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.cli import shared_options
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.store import Loaded
 from tensorprimat.reports import console, efficiency, html, markdown, money
+from tensorprimat.storage.store import Loaded
 
 
 def comparison_of(prices=None, runs=3, **of_mi300x):

@@ -7,9 +7,9 @@ from plausible import result as plausible_result
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.result import Model
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.user_facts import UserFacts, amended
 from tensorprimat.models import names
+from tensorprimat.storage.store import Loaded
 
 SPELLINGS = {
     "llama": (

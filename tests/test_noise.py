@@ -8,9 +8,9 @@ from replay import Replay
 from test_run_command import QUICK, engine, folder, run  # noqa: F401  # fixtures
 
 from tensorprimat.cli import benchmark, main
-from tensorprimat.core import store
 from tensorprimat.machine import noise
 from tensorprimat.machine.device import DeviceReading, Process
+from tensorprimat.storage import store
 
 REAL_LOOK = noise.observe_machine  # the suite replaces it by a quiet machine
 QUIET = noise.NoiseReading(cores=8, load=0.3, busy_share=0.01, cpu_cap_hertz=3.5e9)

@@ -12,8 +12,8 @@ import plausible
 import pytest
 from each import in_each
 
-from tensorprimat.core import store
 from tensorprimat.core.notices import REMARK, SEVERITIES, Notice, notice_kinds
+from tensorprimat.storage import store
 
 PACKAGE = Path(__file__).parents[1] / "tensorprimat"
 SOURCES = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}

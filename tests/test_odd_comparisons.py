@@ -20,11 +20,11 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import Model, Reported, TrainingConfig
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import bars, console, forest, formatting, html, json, markdown, money, notices, sections
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import comparison as plots
+from tensorprimat.storage.store import Loaded
 
 
 def comparison_of(*results, **options):

@@ -10,9 +10,9 @@ import psutil
 import pytest
 from each import in_each
 
-from tensorprimat.core import failures
 from tensorprimat.core.units import GB
 from tensorprimat.machine import host_memory, platform
+from tensorprimat.system import failures
 
 HYBRID = "9:name=systemd:/\n4:memory:/jobs/7\n3:cpuset:/\n0::/\n"
 UNIFIED = "0::/user.slice/session-3.scope\n"
@@ -133,4 +133,4 @@ VOCABULARY = ("was killed (SIGKILL", "system because", "died of SIG", "died of {
 def test_only_one_module_words_how_a_process_ended(path):
     if path != Path(failures.__file__):
         found = [words for words in VOCABULARY if words in path.read_text()]
-        assert not found, "use core/failures: ending, KILLED, LOST …"
+        assert not found, "use system/failures: ending, KILLED, LOST …"

@@ -7,8 +7,8 @@ import pytest
 from plausible import result
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.machine import platform
+from tensorprimat.storage import store
 
 SMALL = ("--sequence-length", "16", "--global-batch-size", "1", "--micro-batch-size", "1", "--steps", "300")
 

@@ -11,11 +11,11 @@ import pytest
 
 import tensorprimat
 from tensorprimat.cli import main
-from tensorprimat.core.data_rows import tomllib
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.store import save
 from tensorprimat.core.user_facts import UserFacts
+from tensorprimat.facts.data_rows import tomllib
 from tensorprimat.reports.json import render
+from tensorprimat.storage.store import save
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

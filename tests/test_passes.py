@@ -11,9 +11,7 @@ import torch
 from each import in_each
 
 from tensorprimat.cli import main, micro_options
-from tensorprimat.core import micro_result
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
 from tensorprimat.engines import clock as clocks
@@ -23,6 +21,8 @@ from tensorprimat.measure import grid, passes
 from tensorprimat.measure.workload import Network, Workload
 from tensorprimat.models import presets
 from tensorprimat.reports.micro_tables import cells_table
+from tensorprimat.storage import micro_result
+from tensorprimat.storage.micro_result import CellSpec, MicroResult, with_figures
 
 TINY = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "vocab": 100, "context_length": 16, "batch_size": 2}
 FLAGS = ["--d-model", "32", "--d-ff", "64", "--num-layers", "2", "--num-heads", "2", "--vocab-size", "100"]
@@ -114,7 +114,7 @@ def test_the_parts_of_a_step_add_up_to_the_step(monkeypatch):
 
 
 def test_every_part_has_a_deviation_over_the_trials_and_a_single_trial_has_none():
-    from tensorprimat.core.micro_result import with_figures
+    from tensorprimat.storage.micro_result import with_figures
 
     cell = passes.measure_cell(spec(num_trials=3))
     for part in ("forward", "backward", "optimizer"):

@@ -6,11 +6,11 @@ from each import in_each
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.models.presets import find_preset
 from tensorprimat.reports import formatting
 from tensorprimat.reports.formatting import headline
+from tensorprimat.storage.store import Loaded
 
 
 def side(tmp_path, platform, length, *, slow_from=40, slower=1.05, speed=1.0, seed=0):

@@ -16,12 +16,12 @@ from each import in_each
 from tensorprimat.analysis.compare import compare
 from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import bars, forest
 from tensorprimat.reports.plots import canvas, panels
 from tensorprimat.reports.plots import comparison as comparison_plot
 from tensorprimat.reproduce import published
+from tensorprimat.storage.store import Loaded
 
 ROOT = Path(__file__).parents[1]
 LONG = "NVIDIA GeForce RTX 4090 Laptop GPU partition {} with a name far beyond what any driver prints"
@@ -305,7 +305,7 @@ def test_without_matplotlib_one_line_names_its_installation(monkeypatch):
 def test_drawing_needs_neither_pyplot_nor_a_display():
     script = (
         "import sys; sys.path.insert(0, 'tests'); import plausible; from pathlib import Path; "
-        "from tensorprimat.analysis.compare import compare; from tensorprimat.core.store import Loaded; "
+        "from tensorprimat.analysis.compare import compare; from tensorprimat.storage.store import Loaded; "
         "from tensorprimat.reports.plots import comparison as comparison_plot; "
         "comparison_plot.comparison_plot(compare([Loaded(path=Path('x'), result=plausible.result('h100'))])); "
         "print('matplotlib.pyplot' in sys.modules)"

@@ -14,15 +14,15 @@ from preflights import made
 from replay import Replay
 
 from tensorprimat.cli import main
-from tensorprimat.core import preflight as records
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.preflight import DeviceCheck
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine import noise, telemetry
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.machine.platform import Machine
 from tensorprimat.measure import collectives, matmul, preflight, sweep, watch
 from tensorprimat.reports.preflight import preflight_tables
+from tensorprimat.storage import preflight as records
+from tensorprimat.storage.preflight import DeviceCheck
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import preflight as records
-from tensorprimat.core.preflight import DeviceCheck, MatrixRate, Preflight, PreflightSpec
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.session import preflight
+from tensorprimat.storage import preflight as records
+from tensorprimat.storage.preflight import DeviceCheck, MatrixRate, Preflight, PreflightSpec
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,10 +12,10 @@ import torch
 from each import in_each
 from preflights import made
 
-from tensorprimat.core.preflight import Collective
 from tensorprimat.core.quantities import UNMEASURED
 from tensorprimat.measure import collectives, matmul, preflight
 from tensorprimat.reports.preflight import preflight_tables
+from tensorprimat.storage.preflight import Collective
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")

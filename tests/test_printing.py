@@ -16,8 +16,8 @@ from syntax import nodes
 from tensorprimat import cli
 from tensorprimat.cli import main, options
 from tensorprimat.cli.live import Screen
-from tensorprimat.core import store
 from tensorprimat.reports import harmless
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 EVIL = "a\x1b]0;owned\x07\x1b[2Jb\u202e\x9b31m"

@@ -13,10 +13,10 @@ import fake_primus
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import RunError
 from tensorprimat.engines import profiling
 from tensorprimat.engines.registry import ENGINES
+from tensorprimat.storage import store
 
 TINY = ("--engine", "torch", "--model", "llama", "--steps", "4", "--warmup-steps", "1", "--sequence-length", "32")
 

@@ -9,11 +9,11 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.mlperf import projection
 from tensorprimat.mlperf.library import bundled
 from tensorprimat.reproduce import published
+from tensorprimat.storage import store
 
 GROUPS = projection.groups(bundled().entries)
 MI300X = "v5.1/MangoBoost/MI300X-LLMBoost-GPUBoost-1node/llama2_70b_lora"

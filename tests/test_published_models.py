@@ -3,8 +3,8 @@
 import pytest
 from each import in_each
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
+from tensorprimat.facts import catalogue
 from tensorprimat.models import presets, shapes
 
 MODELS = catalogue.published_models()

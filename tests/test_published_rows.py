@@ -15,12 +15,12 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.cli import main
 from tensorprimat.core import quantities
-from tensorprimat.core.store import Loaded
 from tensorprimat.mlperf.choice import EntryChoice
 from tensorprimat.mlperf.library import bundled
 from tensorprimat.models import flops
 from tensorprimat.reports import console, csv, html, json, markdown, published
 from tensorprimat.reproduce.published import as_result, baselines, choose_baselines, near_published, with_published
+from tensorprimat.storage.store import Loaded
 
 
 def comparison_of(*results):

@@ -15,12 +15,11 @@ from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.records import Estimate, Ratio
-from tensorprimat.core.devices import short_device
 from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import PerformanceMetrics
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
+from tensorprimat.facts.devices import short_device
 from tensorprimat.reports import (
     bars,
     console,
@@ -36,6 +35,7 @@ from tensorprimat.reports import (
 )
 from tensorprimat.reports.tables import Column, Table, table_of
 from tensorprimat.reports.tables import text_cell as text_cell
+from tensorprimat.storage.store import Loaded
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.reproduce import published
 from tensorprimat.reproduce.settings_apart import known_cost, reproduction_of
+from tensorprimat.storage import store
 
 ROW = "torchtitan/llama/8xH100_96GB_HBM2e/fp8/16x8192/FSDP_8_compile_float8"
 EAGER = "torchtitan/llama/8xH100_96GB_HBM2e/bf16/16x8192/FSDP_8_eager"

@@ -8,15 +8,15 @@ from preflights import made
 from tensorprimat.analysis import roofline
 from tensorprimat.analysis.metrics import MetricChoices, calculate_metrics
 from tensorprimat.cli import main
-from tensorprimat.core import micro_result, preflight
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.models import flops, presets
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import micro as cell_plots
 from tensorprimat.session.roofline import roofline_of
+from tensorprimat.storage import micro_result, preflight
+from tensorprimat.storage.micro_result import MicroResult
 
 CPU = torch.device("cpu")
 

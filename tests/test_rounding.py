@@ -13,8 +13,8 @@ from each import in_each
 from tensorprimat import logs
 from tensorprimat.analysis.compare import compare
 from tensorprimat.audit.rounding import error_of_mean, printed_unit
-from tensorprimat.core.store import Loaded
 from tensorprimat.logs.format import UserFacts
+from tensorprimat.storage.store import Loaded
 
 FACTS = UserFacts(model_name="llama", preset="full", sequence_length=4096, global_batch_size=8, num_gpus=8)
 

@@ -19,11 +19,11 @@ import scripts
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines import modules, registry
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import runs
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")

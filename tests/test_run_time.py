@@ -9,12 +9,12 @@ from each import in_each
 from plausible import result
 
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
+from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import PLATFORM_SPELLINGS, Machine
 from tensorprimat.session import run_time
 from tensorprimat.session.budget import Budget, decide_runs

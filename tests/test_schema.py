@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import scripts
 
-from tensorprimat.core import store
 from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import (
     GpuInfo,
@@ -21,6 +20,7 @@ from tensorprimat.core.result import (
 )
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.storage import store
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = json.loads((ROOT / "docs" / "result.schema.json").read_text())

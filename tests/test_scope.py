@@ -12,9 +12,9 @@ from tensorprimat.analysis import gate as gates
 from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.ratios import StatedScatter
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool
 from tensorprimat.reports import forest, formatting, money
+from tensorprimat.storage.store import Loaded
 
 
 def comparison_of(*results, **options):

@@ -19,12 +19,13 @@ from table_logs import ALL_JOBS
 
 from tensorprimat import logs
 from tensorprimat.cli import main
-from tensorprimat.core import store, terms
+from tensorprimat.core import terms
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
 from tensorprimat.core.summary import measured_of
 from tensorprimat.logs import files, segments
 from tensorprimat.session.explain import explain
+from tensorprimat.storage import store
 
 LONG = Job()
 OTHER = Job(batch=128, length=4096, seconds=0.5, last=20)

@@ -9,8 +9,8 @@ import pytest
 from test_store import result
 
 from tensorprimat.cli import main
-from tensorprimat.core import series, store
 from tensorprimat.core.errors import InputError
+from tensorprimat.storage import series, store
 from tensorprimat.system import atomic
 
 

@@ -6,13 +6,14 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import methodologies, quantities, settings
+from tensorprimat.core import quantities, settings
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.identity import FIELDS
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
+from tensorprimat.facts import methodologies
 from tensorprimat.machine.platform import detect_platform
 from tensorprimat.reports import facts
 

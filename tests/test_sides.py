@@ -12,8 +12,8 @@ from test_extract import log
 
 from tensorprimat.analysis import sides
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.session import sides as by_argument
+from tensorprimat.storage import store
 
 
 @pytest.fixture

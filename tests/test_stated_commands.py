@@ -14,14 +14,16 @@ from each import in_each
 from test_run_command import write_log
 
 from tensorprimat.cli import main
-from tensorprimat.core import catalogue, store
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.fact_values import laid_over, read_statements
+from tensorprimat.core.fact_values import read_statements
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Steps
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
+from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import Machine
+from tensorprimat.session.sides import laid_over
+from tensorprimat.storage import store
+from tensorprimat.storage.store import Loaded
 
 FACTS = (*("gpu", "num_gpus", "preset", "shape", "precision", "sequence_length", "global_batch_size", "model_name"),)
 READERS = ("run", "extract", "compare", "enhance", "metrics", "analyze")

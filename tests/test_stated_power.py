@@ -7,9 +7,9 @@ from plausible import result
 
 from tensorprimat.analysis import sides, verify
 from tensorprimat.analysis.inputs import power_input
-from tensorprimat.core import store
 from tensorprimat.core.result import PowerMetrics
 from tensorprimat.core.summary import pool, summarise
+from tensorprimat.storage import store
 
 STATED = PowerMetrics(avg_power_watts_per_gpu=650.0, energy_joules_per_gpu=4e5, max_temperature_celsius=71.0)
 NOTE = (

@@ -10,7 +10,6 @@ from each import in_each
 
 import benchmark_utils
 import compare_results
-from tensorprimat.core import result_names, store
 from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
@@ -18,6 +17,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import live_result
 from tensorprimat.session.runs import Place
+from tensorprimat.storage import result_names, store
 from tensorprimat.system import atomic, regular
 
 

@@ -214,7 +214,7 @@ JOINED = re.compile(r"""(["']) (and|or) \1\.join\(""")
 """A join that writes "a and b and c": `listed` and `alternatives` of core/quantities write "a, b and c"."""
 JOINED_ON_PURPOSE = {
     ("core/quantities.py", "and"), ("core/quantities.py", "or"),
-    ("core/catalogue.py", "or"), ("core/user_facts.py", "or"),  # names and sizes of GPUs: few, and may have a comma
+    ("facts/catalogue.py", "or"), ("core/user_facts.py", "or"),  # names and sizes of GPUs: few, and may have a comma
     ("engines/torch/attention.py", "and"), ("engines/torch/observations.py", "and"),  # a value of a result, split again
 }  # fmt: skip
 

@@ -15,10 +15,7 @@ from each import in_each
 
 from tensorprimat.cli import main, micro_options
 from tensorprimat.cli.sweep import Progress
-from tensorprimat.core import failures, micro_result
 from tensorprimat.core.errors import RunError
-from tensorprimat.core.failures import KILLED_FOR_MEMORY
-from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
 from tensorprimat.machine import host_memory
@@ -29,6 +26,10 @@ from tensorprimat.measure.sweep import best_rate, estimate_cell
 from tensorprimat.measure.workload import Network
 from tensorprimat.models import footprint
 from tensorprimat.reports import micro_tables as reports
+from tensorprimat.storage import micro_result
+from tensorprimat.storage.micro_result import CellSpec, MicroEstimate, MicroResult
+from tensorprimat.system import failures
+from tensorprimat.system.failures import KILLED_FOR_MEMORY
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["--shape", "tiny=32/64/2/2", "--vocab-size", "100", "--context-length", "8,16", "--batch-size", "1"]

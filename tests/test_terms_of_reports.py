@@ -20,16 +20,17 @@ from test_mlperf_log import step_times
 
 from tensorprimat import logs
 from tensorprimat.analysis.compare import compare
+from tensorprimat.analysis.explanations import FROM_FILE, FROM_PRINTED, FROM_RUNS, FROM_STEPS, SECTIONS
 from tensorprimat.analysis.records import Comparison
-from tensorprimat.core import store, terms
-from tensorprimat.core.explanations import FROM_FILE, FROM_PRINTED, FROM_RUNS, FROM_STEPS, SECTIONS
+from tensorprimat.core import terms
 from tensorprimat.core.result import Result
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import summarise
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.reports import csv, html, json
 from tensorprimat.reports.sections import ENHANCED
 from tensorprimat.session.explain import explain
+from tensorprimat.storage import store
+from tensorprimat.storage.store import Loaded
 
 CLOSE = 1e-4  # numbers in formulas have 6 digits
 

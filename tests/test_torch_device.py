@@ -4,12 +4,12 @@ import pytest
 from each import in_each
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
 from tensorprimat.machine.torch_device import existing_device
 from tensorprimat.measure import passes
 from tensorprimat.session import preflight
+from tensorprimat.storage.micro_result import CellSpec
 
 NODE = Machine(platform="nvd", gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8), host="here")
 LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU"), host="laptop")

@@ -21,7 +21,6 @@ import torch
 from architectures import completed
 from torch.nn import functional
 
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
@@ -32,6 +31,7 @@ from tensorprimat.engines.torch import model as torch_model
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import presets, training_memory
+from tensorprimat.storage import store
 
 MODULE = "tensorprimat.engines.torch.engine"
 CPU = Machine(platform="cpu", gpu_info=GpuInfo(), host="here")

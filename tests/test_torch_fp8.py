@@ -9,7 +9,7 @@ import pytest
 import torch
 from architectures import completed
 
-from tensorprimat.core import settings, store
+from tensorprimat.core import settings
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
@@ -20,6 +20,7 @@ from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import presets
+from tensorprimat.storage import store
 
 RECIPES = settings.option("fp8_recipe").choices
 

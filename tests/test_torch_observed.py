@@ -15,7 +15,6 @@ import torch
 from test_torch_engine import spec_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tensorprimat.core import store
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import fp8, observations
@@ -24,6 +23,7 @@ from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.engines.torch.optimizer import adamw
 from tensorprimat.models import presets
 from tensorprimat.models.recompute import describe
+from tensorprimat.storage import store
 
 pytestmark = [  # of torch, while it compiles
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),

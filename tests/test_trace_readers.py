@@ -16,8 +16,8 @@ from chrome_traces import GEMM, training
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core import preflight, store
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.storage import preflight, store
 from tensorprimat.traces.ledger import Ledger, with_clock_of
 from tensorprimat.traces.sides import find_trace, ledger_at, trace_facts
 from tensorprimat.traces.work import TraceFacts, rates_of

@@ -8,8 +8,8 @@ import plausible
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError
+from tensorprimat.storage import store
 
 ROWS = 2 * 55
 """Of the result below: two runs of five steps of warm-up and fifty measured ones."""

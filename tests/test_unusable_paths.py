@@ -22,12 +22,12 @@ from job_logs import JOBS, Job
 from test_passes import spec
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.logs import discover
 from tensorprimat.logs.text import Log
 from tensorprimat.mlperf import library as mlperf_library
+from tensorprimat.storage import store
+from tensorprimat.storage.micro_result import MicroResult
 from tensorprimat.system import atomic, regular
 
 TOO_LONG = {

@@ -8,7 +8,7 @@ from each import in_each
 from test_store import result
 
 from tensorprimat.cli import main
-from tensorprimat.core import store
+from tensorprimat.storage import store
 
 ROW = (
     "[2026-01-05 10:00:{second:02d}] iteration {index:8d}/      40 | consumed samples: {samples:12d} | "

@@ -42,7 +42,7 @@ def test_a_process_gets_the_package_that_its_paths_name(tmp_path, warm_python, n
     paths = {"this": str(Path(__file__).parents[1]), "another": str(tmp_path), "none": ""}
     code = (
         "import sys\n"
-        "print('tensorprimat.core.store' in sys.modules)\n"
+        "print('tensorprimat.storage.store' in sys.modules)\n"
         "try:\n    from tensorprimat.core.version import __version__\nexcept ImportError:\n    __version__ = 'none'\n"
         "print(__version__)"
     )

@@ -4,10 +4,10 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
-from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.measure import isolation, passes, warmup
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import micro as cell_plots
+from tensorprimat.storage.micro_result import CellSpec, MicroResult, with_figures
 
 SPEC = CellSpec(
     model_size="tiny", d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab=100, context_length=8, batch_size=1,

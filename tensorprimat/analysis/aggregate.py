@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tensorprimat.analysis.expressions import column_named, evaluate, truth
-from tensorprimat.core.cell_rows import column_of, columns_of, is_figure, plain
 from tensorprimat.core.errors import UsageError
+from tensorprimat.storage.cell_rows import column_of, columns_of, is_figure, plain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from tensorprimat.analysis.aggregate import filtered, is_said
 from tensorprimat.analysis.expressions import column_named
-from tensorprimat.core import catalogue, steps
-from tensorprimat.core.cell_rows import plain
-from tensorprimat.core.devices import short_device
+from tensorprimat.core import steps
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.figures import STEP_FIGURES, Definition
 from tensorprimat.core.quantities import count
@@ -29,7 +27,10 @@ from tensorprimat.core.result import (
     Run,
     TrainingConfig,
 )
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.devices import short_device
 from tensorprimat.models import names
+from tensorprimat.storage.cell_rows import plain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,6 +21,7 @@ from itertools import chain
 
 from tensorprimat.analysis.economics import unused_prices
 from tensorprimat.analysis.estimates import estimate_figure
+from tensorprimat.analysis.explanations import FROM_RUNS, explained
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.impossible import impossible_of_sides
 from tensorprimat.analysis.losses import parity
@@ -39,10 +40,9 @@ from tensorprimat.analysis.ratios import (
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.analysis.sides import Group, gather_models, usable_results
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.explanations import FROM_RUNS, explained
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed, stated_watts
-from tensorprimat.core.store import Loaded
+from tensorprimat.storage.store import Loaded
 
 IsBase = Callable[[Group], bool]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.analysis.records import Estimate, Pair, Side
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core.catalogue import find_gpu
 from tensorprimat.core.figures import Figure, Input, derive, unknown
 from tensorprimat.core.quantities import as_stated, listed
+from tensorprimat.facts.catalogue import find_gpu
 
 
 @dataclass(frozen=True, kw_only=True)

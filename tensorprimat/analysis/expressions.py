@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorprimat.core.cell_rows import column_of, columns_of, plain
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import counted
+from tensorprimat.storage.cell_rows import column_of, columns_of, plain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -33,11 +33,12 @@ from tensorprimat.analysis.rates import (
     unstated_by_all,
 )
 from tensorprimat.analysis.records import Difference, Fairness, the_settings
-from tensorprimat.core import methodologies, settings
+from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import BY_KEY, FIELDS, Field, arguments_apart, seeds_agree
 from tensorprimat.core.quantities import as_stated, shortened_list
 from tensorprimat.core.result import Model, ModelShape, Result
+from tensorprimat.facts import methodologies
 from tensorprimat.models import flops, shapes
 
 FEWEST_WITH_A_MISS = 3  # runs of a side, one of which may miss the quality target: a benchmark of MLPerf has 3 or more

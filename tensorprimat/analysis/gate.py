@@ -35,7 +35,7 @@ from tensorprimat.analysis.stats import LogEstimate
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import count, counted, listed, spelled_metric, stated_share
 from tensorprimat.core.result import MEMORY_KINDS, Result
-from tensorprimat.core.store import Loaded
+from tensorprimat.storage.store import Loaded
 
 Status = Literal["pass", "fail", "undecided"]
 PUBLISHED = "published"  # engine of a row of a published table (reproduce/published)

@@ -24,7 +24,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.moments import seconds_since_1970
 from tensorprimat.core.result import Result
 from tensorprimat.core.steady import NORMAL_MAD, RESOLUTION, SIGNIFICANCE
-from tensorprimat.core.store import Loaded
+from tensorprimat.storage.store import Loaded
 
 METRICS = ("tokens_per_second_per_gpu", "tokens_per_second", "samples_per_second", "avg_step_time_seconds")
 CONFIDENCE = 0.95  # of the interval of an entry

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.quantities import count, of_data_sheet, percent
 from tensorprimat.core.result import Result
 from tensorprimat.core.units import TERA
+from tensorprimat.facts import catalogue
 from tensorprimat.models import flops
 
 _ROUNDING = 1.005  # a peak and a rate are printed with three digits

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tensorprimat.core import catalogue, settings
-from tensorprimat.core.catalogue import Gpu, SourcedValue
+from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.figures import Input, missing
-from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import alternatives, as_stated, count, of_data_sheet
 from tensorprimat.core.result import MemoryMetrics, Result
 from tensorprimat.core.units import GB, MEGA, TERA
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.catalogue import Gpu, SourcedValue
 from tensorprimat.models import presets, shapes
+from tensorprimat.storage.preflight import Preflight
 
 CONFIGURED = "the run's configuration"
 PROCESSOR = "no peak FLOP/s is known for this CPU"

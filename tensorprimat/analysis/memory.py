@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from tensorprimat.analysis import formulas, inputs
 from tensorprimat.core import settings
-from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.figures import Figure, Input, derive, missing, unknown
 from tensorprimat.core.quantities import counted, gigabytes
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.units import GB, NUMBER_BYTES
+from tensorprimat.facts.catalogue import Gpu
 from tensorprimat.models import presets
 
 ROOMY, TIGHT = 0.50, 0.95  # below: memory is unused; above: fragmentation or a longer sequence may exhaust it

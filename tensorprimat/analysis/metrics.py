@@ -12,17 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorprimat.analysis import formulas, inputs
+from tensorprimat.analysis.explanations import FROM_RUNS, explained
 from tensorprimat.analysis.memory import headroom, largest_micro_batch, utilization
-from tensorprimat.core import catalogue
-from tensorprimat.core.catalogue import Gpu
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.explanations import FROM_RUNS, explained
 from tensorprimat.core.figures import Figure, Input, derive, unknown
-from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.quantities import as_stated, count, fixed, of_data_sheet, percent
 from tensorprimat.core.result import ModelShape, Result
 from tensorprimat.core.units import TERA
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.catalogue import Gpu
 from tensorprimat.models import flops, presets, recompute
+from tensorprimat.storage.preflight import Preflight
 
 SAME_CONVENTION = 0.01  # allows for rounding and a padded vocabulary; most conventions differ by more for one model,
 # and between those that do not (torchtitan, full_attention) the restated figure hardly changes

@@ -8,11 +8,11 @@ from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
 from tensorprimat.analysis.metrics import MetricChoices
-from tensorprimat.core.catalogue import Published
 from tensorprimat.core.figures import Figure
 from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.terms import Term
+from tensorprimat.facts.catalogue import Published
 
 Verdict = Literal["faster", "slower", "no_difference_shown", "too_few_runs", "unsettled", "not_comparable"]
 LossVerdict = Literal["agree", "diverge", "undecided", "failed", "not_comparable"]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprimat.core.micro_result import CELL_PRECISIONS, MicroResult
-from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.user_facts import with_parallelism
 from tensorprimat.models import flops
 from tensorprimat.models.footprint import StepWork, moved_bytes, of_cell
+from tensorprimat.storage.micro_result import CELL_PRECISIONS, MicroResult
+from tensorprimat.storage.preflight import Preflight
 
 FUSED_NORM = "RMS norm"  # among a result's fused kernels, which only the torch engine lists
 

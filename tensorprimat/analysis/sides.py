@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from tensorprimat.core import settings
-from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.identity import (
     BY_KEY,
@@ -30,9 +29,10 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import counted, significant, spelled_metric
 from tensorprimat.core.result import Result
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool, summarise
+from tensorprimat.facts.devices import short_device
 from tensorprimat.models import names
+from tensorprimat.storage.store import Loaded
 
 PLATFORM_NAMES = {"nvd": "NVIDIA", "amd": "AMD", "cpu": "CPU"}
 """In reading order, which is also the order in which a baseline is chosen."""

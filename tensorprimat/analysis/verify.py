@@ -18,12 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from tensorprimat.core import micro_result, preflight, series, store
 from tensorprimat.core.errors import InputError, MissingFileError
 from tensorprimat.core.provenance import Source
 from tensorprimat.core.quantities import as_stated, counted
 from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.summary import summarise
+from tensorprimat.storage import micro_result, preflight, series, store
 from tensorprimat.system import digest, processes, regular
 
 VerifyState = Literal["ok", "differs", "missing", "foreign", "unchecked"]

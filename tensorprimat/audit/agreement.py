@@ -15,7 +15,7 @@ import numpy as np
 
 from tensorprimat.audit.rounding import error_of_mean, unit_of_values
 from tensorprimat.audit.rows import announced_before
-from tensorprimat.core import catalogue, quantities, settings
+from tensorprimat.core import quantities, settings
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, digits_of, listed
 from tensorprimat.core.result import Result, TrainingConfig
@@ -23,6 +23,7 @@ from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.terms import PRINTED, Term, combined, usable_rate
 from tensorprimat.core.units import TERA
+from tensorprimat.facts import catalogue
 from tensorprimat.models import flops
 
 DISAGREEMENT = 0.02  # figures that imply one another may differ by rounding and by when the clock is read, not by more

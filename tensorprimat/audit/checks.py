@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from tensorprimat.audit import reported
-from tensorprimat.core import catalogue, quantities
+from tensorprimat.core import quantities
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import (
@@ -35,6 +35,7 @@ from tensorprimat.core.terms import (
     token_range,
     usable_rate,
 )
+from tensorprimat.facts import catalogue
 
 NAMED_OUTLIERS = 3  # the slowest; a list of fifty is of no use
 LEAST_THROTTLED = 0.01  # of the measured time; less does not change a figure that anybody reads

@@ -24,12 +24,12 @@ from tensorprimat.audit.agreement import (
     whole_factor,
     with_gpus,
 )
-from tensorprimat.core import catalogue
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import digits_of, fixed, significant
 from tensorprimat.core.result import Reported, Result
 from tensorprimat.core.terms import RATES
 from tensorprimat.core.units import TERA
+from tensorprimat.facts import catalogue
 from tensorprimat.models import flops
 
 

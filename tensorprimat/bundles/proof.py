@@ -20,13 +20,13 @@ from tensorprimat import logs as readers
 from tensorprimat.analysis.verify import Finding, found_log, log_places, verify
 from tensorprimat.bundles import archive
 from tensorprimat.bundles.redaction import Redactor
-from tensorprimat.core import series, store
 from tensorprimat.core.errors import InputError, TensorPrimatError
 from tensorprimat.core.quantities import as_stated, counted
 from tensorprimat.core.result import Result
 from tensorprimat.core.version import __version__
 from tensorprimat.logs.files import files_below
 from tensorprimat.machine import environment
+from tensorprimat.storage import series, store
 from tensorprimat.system import digest, regular
 
 _RESULTS, _LOGS = "results", "logs"

@@ -52,9 +52,9 @@ def command(
     """
     from tensorprimat.analysis import aggregate
     from tensorprimat.cli import options
-    from tensorprimat.core.cell_rows import load_rows
     from tensorprimat.reports import aggregate as reports
     from tensorprimat.reports.micro_tables import rows_csv, rows_json
+    from tensorprimat.storage.cell_rows import load_rows
     from tensorprimat.system.atomic import write_atomically
 
     options.refuse_unwritable(csv=csv, html=html, plot=plot, roofline=roofline)

@@ -17,7 +17,6 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.cli.live import Screen
 from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
-from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, listed
@@ -34,6 +33,7 @@ from tensorprimat.session import as_rank, run_summary, runs
 from tensorprimat.session.alternate import AbSide, check_pair, profile_each, ratio_of, run_in_turn, sides_of
 from tensorprimat.session.plan import Job, Request, check_facts, check_request, job_of, plan_of
 from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
+from tensorprimat.storage import store
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
 """Name that this program was called by → the command to suggest next; scripts suggest compare_results.py."""

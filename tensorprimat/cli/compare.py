@@ -21,9 +21,9 @@ from tensorprimat.core.folders import DEFAULT_FOLDER
 
 if TYPE_CHECKING:
     from tensorprimat.analysis.records import Comparison
-    from tensorprimat.core.store import Loaded
     from tensorprimat.reports.sections import Report
     from tensorprimat.session.second_process import StartCall
+    from tensorprimat.storage.store import Loaded
 
 _DEFAULT_FOLDERS = (DEFAULT_FOLDER, Path("benchmark_results"))
 """Folders searched for results: the one of this tool, and the one of earlier tools."""
@@ -99,9 +99,10 @@ def command(
         from tensorprimat.analysis.compare import compare
         from tensorprimat.analysis.metrics import MetricChoices
         from tensorprimat.analysis.sides import labels_of
-        from tensorprimat.core.fact_values import laid_over, typed_count
+        from tensorprimat.core.fact_values import typed_count
         from tensorprimat.reports.sections import COMPARISON
         from tensorprimat.session import sides
+        from tensorprimat.session.sides import laid_over
 
         skipped = None if warmup_steps is None else typed_count(shared_options.WARMUP[0], str(warmup_steps), least=0)
         arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
@@ -234,7 +235,7 @@ def folders_here() -> list[Path]:
 
 def _may_be_a_result(path: Path) -> bool:
     """Return False for a report of an earlier call; a file that cannot be read is refused later, by its name."""
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     try:
         return not store.is_report(store.read_json(path))

@@ -43,7 +43,6 @@ def command(
     from tensorprimat.analysis.compare import compare
     from tensorprimat.cli.compare import write_reports
     from tensorprimat.cli.options import writable_folder
-    from tensorprimat.core.store import Loaded
     from tensorprimat.mlperf import compare as mlperf_compare
     from tensorprimat.mlperf.library import bundled
     from tensorprimat.mlperf.plot import task
@@ -52,6 +51,7 @@ def command(
     from tensorprimat.reports.plots.canvas import can_draw
     from tensorprimat.reproduce.published import find_baseline, result_of_baseline
     from tensorprimat.session.second_process import second_process
+    from tensorprimat.storage.store import Loaded
     from tensorprimat.system.atomic import write_atomically
 
     loaded = [

@@ -62,11 +62,11 @@ def command(
     """
     from tensorprimat.analysis.compare import compare
     from tensorprimat.analysis.sides import labels_of
-    from tensorprimat.core.fact_values import laid_over
     from tensorprimat.reports.json import render
     from tensorprimat.reports.plots import comparison as comparison_plot
     from tensorprimat.reports.sections import ENHANCED
     from tensorprimat.session import sides
+    from tensorprimat.session.sides import laid_over
 
     options.refuse_output("--output-dir", output_dir, options.REPORT_ENDINGS)
     arguments = sides.parse_argument(results or [str(folder) for folder in folders_here()])
@@ -99,9 +99,9 @@ def choices(typed: Mapping[str, Any], *, near: Sequence[Path]) -> MetricChoices:
     Raises UsageError that names the flag.
     """
     from tensorprimat.analysis.metrics import MetricChoices
-    from tensorprimat.core import preflight
     from tensorprimat.core.fact_values import typed_tokens
     from tensorprimat.models.flops import convention_named
+    from tensorprimat.storage import preflight
 
     tokens = typed_tokens(typed["budget_tokens"])
     if tokens is None or tokens < 1:

@@ -107,8 +107,8 @@ def _profiled_now(model: str) -> Path:
     import sys
 
     from tensorprimat.cli import main
-    from tensorprimat.core import store
     from tensorprimat.core.folders import DEFAULT_FOLDER
+    from tensorprimat.storage import store
 
     folder = DEFAULT_FOLDER / store.HISTORY
     before = set(folder.glob("*_profiled.json"))

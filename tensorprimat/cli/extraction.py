@@ -10,7 +10,6 @@ from tensorprimat import logs
 from tensorprimat.analysis.impossible import impossible
 from tensorprimat.cli.options import named_file, refuse_output
 from tensorprimat.cli.result_file import write_results
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.fact_values import Statement, check_sides, words_of_file
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -21,6 +20,7 @@ from tensorprimat.session import explain as explaining
 from tensorprimat.session.extract import EACH, Extracted, extract_each, joined_logs
 from tensorprimat.session.extract import follow_log as follow_log
 from tensorprimat.session.log_names import expand
+from tensorprimat.storage import store
 from tensorprimat.system.safe_text import one_line
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensorprimat.analysis.levels import LevelName
-    from tensorprimat.core.store import Loaded
+    from tensorprimat.storage.store import Loaded
 
 EXIT_CODES = {"pass": 0, "fail": 1, "undecided": 3}
 
@@ -107,9 +107,8 @@ def command(
     from tensorprimat.analysis.gate import Limits, gate
     from tensorprimat.analysis.pairs import FIRST_LOOK
     from tensorprimat.analysis.ratios import StatedScatter
-    from tensorprimat.core.fact_values import laid_over
     from tensorprimat.reports.gate import gate_as_json, gate_as_junit, render_gate
-    from tensorprimat.session.sides import load_any
+    from tensorprimat.session.sides import laid_over, load_any
     from tensorprimat.system.atomic import write_atomically
 
     limits = Limits(
@@ -169,8 +168,8 @@ def command(
 
 
 def _bases(baseline: list[Path], against: str | None) -> tuple[Sequence[Loaded], Sequence[str]]:
-    from tensorprimat.core.store import Loaded
     from tensorprimat.session.sides import load_any
+    from tensorprimat.storage.store import Loaded
 
     if bool(baseline) == bool(against):
         raise UsageError("name a baseline with either --baseline or --against")

@@ -55,7 +55,7 @@ attentions = named("core.micro_result", "ATTENTIONS")
 
 def gpu_names() -> Iterable[str]:
     """Return the GPUs of the catalogue."""
-    from tensorprimat.core.catalogue import gpus
+    from tensorprimat.facts.catalogue import gpus
 
     return [gpu.name for gpu in gpus()]
 

@@ -36,10 +36,9 @@ def command(
     """
     from tensorprimat.analysis.compare import compare
     from tensorprimat.analysis.sides import labels_of
-    from tensorprimat.core.fact_values import laid_over
     from tensorprimat.reports.json import render
     from tensorprimat.reports.sections import ENHANCED
-    from tensorprimat.session.sides import load_any
+    from tensorprimat.session.sides import laid_over, load_any
 
     stated = shared_options.statements(typed)
     read, notes = load_any([result])

@@ -13,8 +13,8 @@ from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import Command, number_as_typed, typed_option, with_options
 
 if TYPE_CHECKING:
-    from tensorprimat.core.micro_result import CellSpec, MicroResult
     from tensorprimat.reports.tables import Table
+    from tensorprimat.storage.micro_result import CellSpec, MicroResult
 
 _SIZES = "small, medium, large, xl, 2.7B; llama, qwen, mistral; llama-tiny …"
 OWN_SHAPE = "A shape of your own; may be repeated."
@@ -189,8 +189,8 @@ def output_place(output: Path) -> tuple[Path, Path | None]:
 
 def write_file(cells: Sequence[MicroResult], file: Path, *, heading: str, text: Sequence[str] = ()) -> Path:
     """Write the cells in the form that the ending names: a JSON array, a row per cell, or a table."""
-    from tensorprimat.core import micro_result as cell_files
     from tensorprimat.reports.micro_tables import render_csv
+    from tensorprimat.storage import micro_result as cell_files
     from tensorprimat.system.atomic import write_atomically
 
     ending = file.suffix.lower()

@@ -46,10 +46,10 @@ def command(
     import json as json_module
     from dataclasses import asdict
 
-    from tensorprimat.core import store
     from tensorprimat.core.quantities import change, counted, seconds
     from tensorprimat.core.spec import RunSettings
     from tensorprimat.session.overhead import measure_overhead, with_overhead
+    from tensorprimat.storage import store
 
     width = fraction("--half-width", half_width)
     result = None if add_to is None else store.load(add_to)

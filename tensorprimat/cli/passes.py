@@ -11,7 +11,7 @@ from tensorprimat.cli.options import TO_FILE
 from tensorprimat.cli.shared_options import switch, takes, with_options
 
 if TYPE_CHECKING:
-    from tensorprimat.core.micro_result import MicroResult
+    from tensorprimat.storage.micro_result import MicroResult
 
 
 @with_options(options.SHAPE_OPTIONS, after=None)
@@ -51,10 +51,10 @@ def command(
       2  a flag is wrong, flags contradict each other, or the token file cannot be used
     """
     from tensorprimat.cli.options import named_file, writable_folder
-    from tensorprimat.core import micro_result as cell_files
     from tensorprimat.machine.platform import detect_platform
     from tensorprimat.measure import passes, sweep
     from tensorprimat.reports.micro_tables import cells_table
+    from tensorprimat.storage import micro_result as cell_files
 
     specs = options.requested_cells(chosen, context_length=context_length, batch_size=batch_size)
     machine = detect_platform(cpu=specs[0].device == "cpu")

@@ -51,11 +51,11 @@ def command(
       0  done
       2  a flag is wrong, or --from is given and projection is not reliable for the benchmark
     """
-    from tensorprimat.core.store import load
     from tensorprimat.mlperf import library as mlperf_library
     from tensorprimat.mlperf import projection
     from tensorprimat.mlperf import projection_report as report
     from tensorprimat.mlperf.choice import EntryChoice, choose_entries
+    from tensorprimat.storage.store import load
 
     entries = choose_entries(mlperf_library.load(library), EntryChoice(benchmark=benchmark))
     benchmark = entries[0].benchmark  # as it is spelled there

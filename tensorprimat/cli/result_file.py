@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
-from tensorprimat.core.store import Loaded
+from tensorprimat.storage import store
+from tensorprimat.storage.store import Loaded
 from tensorprimat.system import atomic
 
 

@@ -15,7 +15,7 @@ from tensorprimat.core.quantities import rough_time
 from tensorprimat.system.regular import resolved
 
 if TYPE_CHECKING:
-    from tensorprimat.core.micro_result import MicroResult
+    from tensorprimat.storage.micro_result import MicroResult
 
 ALL_SIZES = "small,medium,large,xl,2.7B"
 

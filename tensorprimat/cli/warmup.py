@@ -14,7 +14,7 @@ from tensorprimat.cli.shared_options import takes, with_options
 from tensorprimat.core.quantities import counted, fixed
 
 if TYPE_CHECKING:
-    from tensorprimat.core.micro_result import MicroResult
+    from tensorprimat.storage.micro_result import MicroResult
 
 
 @with_options([options.of_one_value(one) for one in options.SHAPE_OPTIONS], after="counts")
@@ -55,11 +55,11 @@ def command(
       1  a measurement failed, ran out of memory or was interrupted; finished measurements are kept
       2  a flag is wrong, or flags contradict each other
     """
-    from tensorprimat.core import micro_result as cell_files
     from tensorprimat.core.errors import UsageError
     from tensorprimat.machine.platform import detect_platform
     from tensorprimat.measure import advice, grid, isolation, passes, warmup
     from tensorprimat.reports.micro_tables import cells_table
+    from tensorprimat.storage import micro_result as cell_files
 
     specs = options.requested_cells(
         chosen,

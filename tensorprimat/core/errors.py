@@ -119,7 +119,7 @@ class OutOfMemoryError(RunError):
 
 
 MAKE_ROOM = "make room there, or write to another disk"
-"""Remedy for a full disk, also where a training's output states it (core/failures)."""
+"""Remedy for a full disk, also where a training's output states it (system/failures)."""
 _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"; {MAKE_ROOM}") | dict.fromkeys(
     (errno.EACCES, errno.EPERM, errno.EROFS), "; name a path that you may use"
 )

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue, user_facts
+from tensorprimat.core import user_facts
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import LARGEST_COUNT
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import PRECISIONS
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.user_facts import ALL_FLAGS, UserFacts
+from tensorprimat.facts import catalogue
 from tensorprimat.models import shapes
 from tensorprimat.system.fingerprint import FINGERPRINT, fingerprint
 
@@ -130,46 +129,7 @@ def typed_tokens(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-Labels = Callable[[Sequence[Loaded]], Sequence[str | None]]
-"""Function that returns the label of the side that each result is on; None for a result that no side shows."""
-
-
-def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement], labels: Labels | None = None) -> list[Loaded]:
-    """Return the results with the stated facts laid over them (see `user_facts.amended`).
-
-    With several results, a fact without a side only fills gaps. labels: called where a side has none of the names that
-    a result has by itself. Raises UsageError for a side that none of the results has.
-    """
-    if not statements:
-        return list(loaded)
-    sides = [{item.side} if item.side else set() for item in loaded]
-    taken = {
-        side.casefold() for side in set().union(*sides)
-    }  # a side's name means it, whatever others' files are called
-    words = [
-        {word for word in words_of_file(item.path) | words_of(item.result) if word.casefold() not in taken} | side
-        for item, side in zip(loaded, sides, strict=True)
-    ]
-    shown: list[Sequence[str | None]] = []
-    known = [one for one in statements if one.side is None or any(_names(one.side, own) for own in words)]
-    if labels is not None and len(known) < len(statements):
-        shown = [labels(loaded), labels(laid_over(loaded, known))]  # a stated device changes a label
-        words = [own.union(filter(None, of_one)) for own, *of_one in zip(words, *shown, strict=True)]
-    check_sides(statements, words, list(dict.fromkeys(filter(None, chain.from_iterable(shown)))))
-    exact = {one.side for one in statements} & set().union(*words)  # folders may differ in case only
-    alone = len(loaded) == 1
-    return [
-        replace(
-            item,
-            result=with_statements(
-                item.result, [one for one in statements if one.side not in exact or one.side in own], own, alone=alone
-            ),
-        )
-        for item, own in zip(loaded, words, strict=True)
-    ]
-
-
-def _names(side: str, words: Collection[str]) -> bool:
+def is_of_side(side: str, words: Collection[str]) -> bool:
     """Return True if a side is one of the words, in any case."""
     return side.casefold() in map(str.casefold, words)
 
@@ -193,7 +153,7 @@ def _own(statements: Sequence[Statement], words: Collection[str]) -> dict[str, A
     """Return the facts that are stated for one side by a name of it. Raises UsageError where two contradict."""
     own: dict[str, Statement] = {}
     for one in statements:
-        if one.side is None or not _names(one.side, words):
+        if one.side is None or not is_of_side(one.side, words):
             continue
         other = own.setdefault(one.field, one)
         if other.value != one.value:
@@ -209,8 +169,8 @@ def check_sides(statements: Sequence[Statement], words: Sequence[Collection[str]
     """
     known = set().union(*words)
     for one in statements:
-        if one.side is not None and not _names(one.side, known):
-            distinctive = {word for word in known if len(words) == 1 or not all(_names(word, own) for own in words)}
+        if one.side is not None and not is_of_side(one.side, known):
+            distinctive = {word for word in known if len(words) == 1 or not all(is_of_side(word, own) for own in words)}
             names = ", ".join(shown or sorted(distinctive or known))
             raise UsageError(f"{one.flag}: nothing that was read is called {one.side!r}; there are {names}")
 

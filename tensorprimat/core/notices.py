@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
-from tensorprimat.core import data_rows, quantities
+from tensorprimat.core import quantities
 from tensorprimat.core.records import Record
+from tensorprimat.facts import data_rows
 
 Severity = Literal["info", "caution", "error"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

@@ -3,7 +3,8 @@
 `Result` is the JSON document (schema version 3, docs/result.schema.json is generated from it). Keys that users' scripts
 have read since version 1 keep their places; a key that ends in `_gb` counts 10**9 bytes, one that ends in `_seconds`
 counts seconds. None (null) means that nothing was measured, with a reason in `warnings`.
-`core/store` reads and writes the file, `core/legacy` lifts older versions to this one, `core/summary` fills figures.
+`storage/store` reads and writes the file, `storage/legacy` lifts older versions to this one, `core/summary` fills in
+figures.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue, settings
-from tensorprimat.core.devices import platform_of
+from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count, of_data_sheet, size
@@ -32,6 +31,8 @@ from tensorprimat.core.result import (
 from tensorprimat.core.steps import Steps, finite
 from tensorprimat.core.summary import recorded_notices, summarise
 from tensorprimat.core.units import GB
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.devices import platform_of
 from tensorprimat.models import names, presets, shapes
 from tensorprimat.models.shapes import NamedShape
 

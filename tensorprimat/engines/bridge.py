@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat import logs
-from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import Result
@@ -36,6 +35,7 @@ from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.models import presets
+from tensorprimat.storage import store
 from tensorprimat.system.packages import find_package
 
 BRIDGE_RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "qwen25_7b"}

@@ -25,7 +25,6 @@ except ModuleNotFoundError as error:
         f"BenchmarkCallback needs the package {error.name}, which is not installed; pip install 'tensorprimat[torch]'"
     ) from error
 
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result, Startup, TrainingConfig
@@ -39,6 +38,7 @@ from tensorprimat.engines.memory import DeviceMemory
 from tensorprimat.engines.recorder import Recorder, mean_loss
 from tensorprimat.machine import platform as machines
 from tensorprimat.machine import telemetry
+from tensorprimat.storage import store
 
 if TYPE_CHECKING:
     import torch

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 
 from tensorprimat.core.errors import OutOfMemoryError, RunError, of_file_system
-from tensorprimat.core.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.registry import ENGINES, VENDOR_ENGINES
 from tensorprimat.models.memory_estimate import smaller_micro_batches
+from tensorprimat.system.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure
 
 
 def is_out_of_memory(error: BaseException) -> bool:

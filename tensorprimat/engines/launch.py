@@ -22,9 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import tensorprimat
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
-from tensorprimat.core.failures import (
+from tensorprimat.core.result import Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines import failures
+from tensorprimat.engines.registry import ENGINES
+from tensorprimat.machine import host_memory
+from tensorprimat.storage import store
+from tensorprimat.system import atomic, processes
+from tensorprimat.system.failures import (
     ADVICE,
     OUT_OF_MEMORY,
     cause_of_failure,
@@ -33,12 +39,6 @@ from tensorprimat.core.failures import (
     signal_of,
     was_killed,
 )
-from tensorprimat.core.result import Result
-from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines import failures
-from tensorprimat.engines.registry import ENGINES
-from tensorprimat.machine import host_memory
-from tensorprimat.system import atomic, processes
 
 GRACE_SECONDS = 15.0  # time to write the measurements; importing torch alone, which ignores signals, takes 5 s
 TERMINATE_SECONDS = 5.0

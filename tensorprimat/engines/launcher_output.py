@@ -11,9 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, TensorPrimatError
-from tensorprimat.core.failures import (
+from tensorprimat.core.result import Result
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.steps import Step
+from tensorprimat.core.units import GIB
+from tensorprimat.engines import console, failures
+from tensorprimat.logs.fields import number
+from tensorprimat.machine import host_memory
+from tensorprimat.storage import store
+from tensorprimat.system import processes
+from tensorprimat.system.failures import (
     ADVICE,
     OUT_OF_MEMORY,
     cause_of_failure,
@@ -23,14 +31,6 @@ from tensorprimat.core.failures import (
     signal_of_rank,
     was_killed,
 )
-from tensorprimat.core.result import Result
-from tensorprimat.core.spec import RunSpec
-from tensorprimat.core.steps import Step
-from tensorprimat.core.units import GIB
-from tensorprimat.engines import console, failures
-from tensorprimat.logs.fields import number
-from tensorprimat.machine import host_memory
-from tensorprimat.system import processes
 
 _GRACE_SECONDS = 10.0  # time for interrupted ranks to leave their collectives
 SHOWN_LINES = 15  # last lines of a failed training that are shown again
@@ -45,7 +45,7 @@ _COLOUR = re.compile(r"\x1b\[[\d;]{0,30}m")
 _RAISED = re.compile(r"(?:^|\]: ?|\s)[\w.]*(?:Error|Exception): ")  # "[rank0]: torch.distributed.DistBackendError: …"
 _RANK = re.compile(r"\[rank\d+\]")
 _COMPLAINT = re.compile(r"error|exception|fatal|no such|denied|refused|not found", re.IGNORECASE)
-"""These three patterns only find the line to quote; the patterns that prove a cause are in core/failures."""
+"""These three patterns only find the line to quote; the patterns that prove a cause are in system/failures."""
 
 
 def follow_launcher(

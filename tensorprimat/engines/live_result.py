@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tensorprimat.core import store
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
@@ -25,6 +24,7 @@ from tensorprimat.engines import introspect
 from tensorprimat.engines.memory import HOST_PEAK, MemoryReading
 from tensorprimat.machine import environment, platform
 from tensorprimat.models import names, presets
+from tensorprimat.storage import store
 from tensorprimat.system import atomic
 
 

@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprimat.core import catalogue, methodologies, settings
+from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.methodologies import Configuration
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import VENDORS, GpuInfo, Result
-from tensorprimat.core.result_names import DEFAULT_METHODOLOGY
 from tensorprimat.core.settings import OF_A_METHODOLOGY
 from tensorprimat.engines.registry import Engine
+from tensorprimat.facts import catalogue, methodologies
+from tensorprimat.facts.methodologies import Configuration
+from tensorprimat.storage.result_names import DEFAULT_METHODOLOGY
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,25 +8,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.errors import DoesNotFitError, UsageError
-from tensorprimat.core.methodologies import METHODOLOGY_GPUS
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, counted, shortened_list, size
 from tensorprimat.core.result import VENDORS, Platform
-from tensorprimat.core.result_names import DEFAULT_PRESET
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import methodology
 from tensorprimat.engines.modules import memory_model, modules_of
 from tensorprimat.engines.registry import ENGINES, OWN, VENDOR_ENGINES, Engine, check_model_parallel, importable
 from tensorprimat.engines.torch.fused_norm import fuses_norm
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.methodologies import METHODOLOGY_GPUS
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import presets, recompute, training_memory
 from tensorprimat.models.custom import ConfiguredModel, model_of
 from tensorprimat.models.memory_estimate import MemoryEstimate
+from tensorprimat.storage.result_names import DEFAULT_PRESET
 from tensorprimat.system import atomic
 from tensorprimat.system.safe_text import is_utf8
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from tensorprimat.audit import agreement, findings, reported, verdict
-from tensorprimat.core import catalogue, devices, user_facts
+from tensorprimat.core import user_facts
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS, Provenance, Source
@@ -24,6 +24,7 @@ from tensorprimat.core.result import (
 from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.core.version import __version__
+from tensorprimat.facts import catalogue, devices
 from tensorprimat.logs import citations, dates, failures, rounding, segments
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorprimat.audit import evidence
-from tensorprimat.core import catalogue
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, gigabytes, listed, significant, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS
@@ -23,6 +22,7 @@ from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, distinct, finite
 from tensorprimat.core.terms import FEW_LINES, PRINTED, RATES
 from tensorprimat.core.units import GB, TERA
+from tensorprimat.facts import catalogue
 from tensorprimat.logs.format import Reading
 
 FEWEST = 6  # rows of a training that show its ratios

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import log
 from typing import Any, Literal
 
-from tensorprimat.core import data_rows
 from tensorprimat.core.units import GIB
+from tensorprimat.facts import data_rows
 from tensorprimat.logs.format import Sample
 
 

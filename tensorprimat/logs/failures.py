@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from tensorprimat.core.failures import cause_in
 from tensorprimat.core.notices import Notice
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
+from tensorprimat.system.failures import cause_in
 
 TAIL_BYTES = 2**20  # a crash of thousands of ranks writes some hundred kilobytes of tracebacks
 

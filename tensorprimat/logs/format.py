@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorprimat.audit.evidence import Evidence
-from tensorprimat.core import devices
 from tensorprimat.core.provenance import SegmentFacts
 from tensorprimat.core.result import Platform, Result
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.user_facts import UserFacts
+from tensorprimat.facts import devices
 
 if TYPE_CHECKING:
     from tensorprimat.logs.text import Log

@@ -12,9 +12,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from tensorprimat.core import data_rows
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import alternatives
+from tensorprimat.facts import data_rows
 from tensorprimat.logs import files
 from tensorprimat.logs.dialects import DIALECTS, Dialect
 from tensorprimat.logs.format import Format, Sample

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, takewhile
 from typing import Any
 
-from tensorprimat.core import devices as vendors
 from tensorprimat.core.steps import Steps
+from tensorprimat.facts import devices as vendors
 from tensorprimat.logs.fields import whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import ARGUMENTS

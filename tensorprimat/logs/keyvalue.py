@@ -19,7 +19,6 @@ import numpy as np
 
 from tensorprimat.audit import evidence
 from tensorprimat.audit.evidence import Elapsed, Evidence, LogClock
-from tensorprimat.core.failures import TRACEBACK
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
@@ -30,6 +29,7 @@ from tensorprimat.logs.dialects import Dialect, Number
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.progress import DrawnBar, marks_of
 from tensorprimat.logs.text import Log
+from tensorprimat.system.failures import TRACEBACK
 
 _LONGEST_ROW = 2**14  # characters; verl's rows have some five thousand
 LONGEST_SETTING = 2**12

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 
-from tensorprimat.core import data_rows
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.units import GIB
+from tensorprimat.facts import data_rows
 from tensorprimat.logs import fields
 
 _SECTIONS = ("train/", "train_", "train|", "torchtune/", "metrics/", "trainer/", "performance/")

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from tensorprimat.core import devices
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
+from tensorprimat.facts import devices
 from tensorprimat.logs import changes, fields, work
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.format import Reading

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tensorprimat.core import store
 from tensorprimat.core.result import Result
 from tensorprimat.logs.text import Log
+from tensorprimat.storage import store
 
 _KEY = re.compile(r'^\s*"performance_metrics"\s*:\s*\{|[{,]\s*"performance_metrics"\s*:\s*\{')
 

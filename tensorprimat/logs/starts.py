@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tensorprimat.core import data_rows
-from tensorprimat.core.failures import DEATHS, TRACEBACK
 from tensorprimat.core.steady import median
+from tensorprimat.facts import data_rows
 from tensorprimat.logs import changes, files, prefixes
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.formats import FORMATS
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of, window_of
+from tensorprimat.system.failures import DEATHS, TRACEBACK
 
 _TEXTS = {
     name: tuple(text.encode() for text in texts) for name, texts in data_rows.read_data("training_starts").items()

@@ -7,11 +7,11 @@ import os
 import statistics
 from collections.abc import Sequence
 
-from tensorprimat.core import catalogue
-from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.quantities import alternatives, count, fixed, of_data_sheet, percent, rate, significant
+from tensorprimat.facts import catalogue
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.platform import Machine
+from tensorprimat.storage.micro_result import MicroResult
 
 HOST = "host: "  # beginning of the advice on a host that sets the pace
 SCATTER_PERCENT = 10.0  # CV of the trials; above it, the mean of a few trials is unreliable

@@ -16,9 +16,9 @@ from typing import Literal, TypeVar
 import torch
 import torch.distributed as dist
 
-from tensorprimat.core.preflight import Collective
 from tensorprimat.engines.launchers import connected_processes
 from tensorprimat.measure import matmul
+from tensorprimat.storage.preflight import Collective
 
 COLLECTIVE_SIZES = {"cpu": (2**16, 2**20, 2**24), "cuda": (2**10, 2**16, 2**20, 2**24, 2**26, 2**28, 2**30)}
 COLLECTIVE_REPEATS = 5

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.micro_result import ATTENTIONS, CELL_PRECISIONS, PASSES, CellSpec
 from tensorprimat.core.quantities import alternatives, as_stated
 from tensorprimat.models import presets, shapes
 from tensorprimat.models.presets import COURSE, Preset
+from tensorprimat.storage.micro_result import ATTENTIONS, CELL_PRECISIONS, PASSES, CellSpec
 
 DEFAULT_TRIALS = 10
 FFN_FACTOR = 4  # d_ff / d_model if a flag sets d_model but none sets d_ff, as in small, medium, large, xl and 2.7B

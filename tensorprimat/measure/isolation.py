@@ -15,14 +15,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorprimat.core import micro_result
 from tensorprimat.core.errors import TensorPrimatError, UsageError
-from tensorprimat.core.failures import OUT_OF_MEMORY, ending, was_killed
-from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.engines import launch
 from tensorprimat.engines.entry import parser_of
 from tensorprimat.machine import host_memory
+from tensorprimat.storage import micro_result
+from tensorprimat.storage.micro_result import CellSpec, MicroResult
 from tensorprimat.system import processes
+from tensorprimat.system.failures import OUT_OF_MEMORY, ending, was_killed
 
 MODULE = "tensorprimat.measure.isolation"
 STOP_SECONDS = 5.0  # time between SIGTERM and SIGKILL

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprimat.core.errors import MissingPackageError, UsageError
-from tensorprimat.core.failures import OUT_OF_MEMORY
-from tensorprimat.core.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.core.quantities import as_stated, size
 from tensorprimat.core.units import GB
 from tensorprimat.engines import clock as clocks
@@ -29,6 +27,8 @@ from tensorprimat.machine.host_memory import available_bytes
 from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.machine.torch_device import existing_device
 from tensorprimat.measure import advice
+from tensorprimat.storage.micro_result import CellSpec, MicroResult, with_figures
+from tensorprimat.system.failures import OUT_OF_MEMORY
 from tensorprimat.system.safe_text import is_utf8
 
 if TYPE_CHECKING:

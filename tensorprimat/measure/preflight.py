@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tensorprimat.core import catalogue
-from tensorprimat.core.catalogue import Gpu, SourcedValue
 from tensorprimat.core.errors import RunError
-from tensorprimat.core.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
 from tensorprimat.core.quantities import listed, percent, watts
 from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.units import TERA
 from tensorprimat.engines import failures
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.catalogue import Gpu, SourcedValue
 from tensorprimat.machine import telemetry
 from tensorprimat.machine.device import DeviceReading
 from tensorprimat.machine.platform import Machine
 from tensorprimat.measure import collectives, matmul
+from tensorprimat.storage.preflight import Bandwidth, DeviceCheck, MatrixRate, Preflight
 
 _SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (1024, 2048, 4096, 8192, 16384)}
 QUICK_SIZES = {"cpu": (256, 512), "cuda": (4096, 8192)}

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.quantities import counted
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.machine.platform import LABELS, detect_platform
+from tensorprimat.storage.preflight import PreflightSpec
 from tensorprimat.system.atomic import write_atomically
 
 

@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import catalogue, micro_result, preflight
 from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.folders import DEFAULT_FOLDER
-from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
-from tensorprimat.core.preflight import Preflight
-from tensorprimat.core.store import new_stamp
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.engines import failures
 from tensorprimat.engines.torch.fused_norm import fuses_norm
+from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.models.footprint import activation_bytes, of_cell, state_bytes
+from tensorprimat.storage import micro_result, preflight
+from tensorprimat.storage.micro_result import CellSpec, MicroEstimate, MicroResult
+from tensorprimat.storage.preflight import Preflight
+from tensorprimat.storage.store import new_stamp
 
 PROCESS_BYTES = 0.4e9  # resident memory of a process with torch and transformers; a GPU's allocator does not count it
 _UTILISATION = 0.4  # share of the best matrix rate that training usually reaches

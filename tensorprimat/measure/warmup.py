@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from tensorprimat.core.micro_result import CellSpec, MicroResult
 from tensorprimat.core.quantities import fixed, percent, stated_share
 from tensorprimat.measure.sweep import Measure
+from tensorprimat.storage.micro_result import CellSpec, MicroResult
 
 STABLE_PERCENT = 2.0  # percentage points; a count is stable if its CV is at most this far above the lowest CV
 LOW_CV_PERCENT = 5.0  # dedicated devices scatter by 1 to 2 %; at 5 % the mean of ten trials is known to 3.6 % (95 %)

@@ -19,13 +19,13 @@ from datetime import timedelta
 from typing import Any
 
 from tensorprimat.core.errors import RunError
-from tensorprimat.core.preflight import NodeLook, Preflight
 from tensorprimat.core.quantities import stated_seconds
 from tensorprimat.engines.launchers import connected_processes
 from tensorprimat.machine import noise
 from tensorprimat.machine.noise import NoiseReading
 from tensorprimat.machine.platform import Machine
 from tensorprimat.measure import preflight
+from tensorprimat.storage.preflight import NodeLook, Preflight
 
 PATIENCE_SECONDS = 1800.0  # torch's own time limit for connecting
 

@@ -14,13 +14,13 @@ import torch
 from torch.nn import functional
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.micro_result import CellSpec
 from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross_entropy
 from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
 from tensorprimat.engines.torch.optimizer import adamw
 from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.measure.matmul import TORCH_DTYPES
 from tensorprimat.models.footprint import LARGEST_LOGITS
+from tensorprimat.storage.micro_result import CellSpec
 
 if TYPE_CHECKING:
     import torch

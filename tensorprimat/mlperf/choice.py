@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
+from tensorprimat.facts import catalogue
 from tensorprimat.mlperf.library import Entry, Library
 
 

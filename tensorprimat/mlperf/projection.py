@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorprimat.analysis.stats import student
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import as_stated, confidence_level, percent, rounded_interval
 from tensorprimat.core.result import Result
+from tensorprimat.facts import catalogue
 from tensorprimat.mlperf.library import Entry
 from tensorprimat.mlperf.score import Repeat, Scored, distinct_entries, identity_of_runs, timed
 from tensorprimat.models import names

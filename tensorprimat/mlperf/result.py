@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tensorprimat.core import settings
-from tensorprimat.core.catalogue import Published
-from tensorprimat.core.devices import platform_of
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import Provenance
@@ -16,9 +14,12 @@ from tensorprimat.core.result import Run as RunRecord
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
+from tensorprimat.facts import mlperf_rules
+from tensorprimat.facts.catalogue import Published
+from tensorprimat.facts.devices import platform_of
 from tensorprimat.mlperf.library import DERIVED, Entry
 from tensorprimat.mlperf.score import Scored
-from tensorprimat.models import mlperf_rules, names, presets
+from tensorprimat.models import names, presets
 
 _ENGINE = "mlperf"
 TRAINED_WHOLE = {"llama31_8b": "llama"}

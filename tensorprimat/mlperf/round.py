@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tensorprimat.core import catalogue, settings
+from tensorprimat.core import settings
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import counted
+from tensorprimat.facts import catalogue, mlperf_rules
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.files import MAX_LINE_BYTES, with_numbers
 from tensorprimat.logs.mlperf.events import (
@@ -37,7 +38,6 @@ from tensorprimat.logs.mlperf.events import (
 from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 from tensorprimat.logs.mlperf.system import LONGEST_FACT, described, fact, json_object
 from tensorprimat.mlperf.library import Entry, Library, LibraryRun
-from tensorprimat.models import mlperf_rules
 from tensorprimat.system import regular
 
 _LICENCE = "Apache-2.0"

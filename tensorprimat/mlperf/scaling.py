@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.scaling_laws import Law
-from tensorprimat.core.devices import platform_of
 from tensorprimat.core.result import VENDORS
+from tensorprimat.facts.devices import platform_of
 from tensorprimat.mlperf.compare import Task, TaskComparison, TaskSide, of_sides, side, version
 from tensorprimat.mlperf.library import Entry
 from tensorprimat.mlperf.score import Repeat, Scored, distinct_entries, timed

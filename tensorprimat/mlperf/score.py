@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tensorprimat.analysis.stats import LogEstimate
-from tensorprimat.core import catalogue
 from tensorprimat.core.units import TERA
+from tensorprimat.facts import catalogue, mlperf_rules
 from tensorprimat.mlperf.library import Entry, LibraryRun
-from tensorprimat.models import flops, mlperf_rules, shapes
+from tensorprimat.models import flops, shapes
 
 _FEWEST = 2  # timed runs; one time may be equal by chance, several in milliseconds are not
 

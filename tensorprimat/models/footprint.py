@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorprimat.core.micro_result import CellSpec, Pass
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import NUMBER_BYTES
 from tensorprimat.models import presets, training_memory
+from tensorprimat.storage.micro_result import CellSpec, Pass
 
 LARGEST_LOGITS = 2**28
 """Logits up to which head and loss are left to autograd: 1 GB in float32. Larger ones are never held whole (the 128k

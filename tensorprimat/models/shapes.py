@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import count, listed
 from tensorprimat.core.result import ModelShape
-from tensorprimat.models import huggingface, mlperf_rules, names, presets
+from tensorprimat.facts import catalogue, mlperf_rules
+from tensorprimat.models import huggingface, names, presets
 from tensorprimat.models.families import FAMILIES
 from tensorprimat.models.presets import COURSE, Preset
 from tensorprimat.system import regular

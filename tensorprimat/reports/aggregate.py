@@ -17,11 +17,11 @@ from tensorprimat.analysis.aggregate import (
     with_distinct_labels,
 )
 from tensorprimat.core import quantities
-from tensorprimat.core.cell_rows import is_figure, plain
 from tensorprimat.core.units import TERA
 from tensorprimat.reports import markdown
 from tensorprimat.reports.micro_tables import milliseconds, one_decimal, two_decimals
 from tensorprimat.reports.tables import Column, Table, TableCell, table_of
+from tensorprimat.storage.cell_rows import is_figure, plain
 from tensorprimat.system.safe_text import markdown as safe
 from tensorprimat.system.safe_text import one_line
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tensorprimat.analysis.collection import RESULT_COLUMNS
 from tensorprimat.core import quantities
-from tensorprimat.core.cell_rows import is_figure, plain
 from tensorprimat.core.figures import Definition
 from tensorprimat.reports import console, harmless
 from tensorprimat.reports.tables import Column, Table, TableCell
+from tensorprimat.storage.cell_rows import is_figure, plain
 from tensorprimat.system.safe_text import middle_cut
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from tensorprimat.analysis.explanations import measured_lines
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities, settings
-from tensorprimat.core.explanations import measured_lines
 from tensorprimat.core.figures import STEP_FIGURES, Definition
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting

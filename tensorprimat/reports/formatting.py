@@ -13,7 +13,6 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side, must_match
 from tensorprimat.audit.verdict import gap_reason
 from tensorprimat.core import figures
-from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import (
     Form,
@@ -27,6 +26,7 @@ from tensorprimat.core.quantities import (
     times,
 )
 from tensorprimat.core.result import Model
+from tensorprimat.facts.devices import short_device
 from tensorprimat.models import presets
 
 METRIC_TITLES = {

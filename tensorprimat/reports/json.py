@@ -16,8 +16,8 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from tensorprimat.analysis.economics import Return, weigh
+from tensorprimat.analysis.explanations import origins
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
-from tensorprimat.core.explanations import origins
 from tensorprimat.core.figures import Figure, Input
 from tensorprimat.core.quantities import rounded_interval, to_digits
 from tensorprimat.core.terms import unit_of

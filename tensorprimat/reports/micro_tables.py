@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprimat.core import quantities
-from tensorprimat.core.cell_rows import columns_of, plain
-from tensorprimat.core.micro_result import CellSpec, MicroEstimate, MicroResult
 from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.units import TERA
 from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, headed, table_of, text_cell
+from tensorprimat.storage.cell_rows import columns_of, plain
+from tensorprimat.storage.micro_result import CellSpec, MicroEstimate, MicroResult
 
 if TYPE_CHECKING:
     import pandas as pd

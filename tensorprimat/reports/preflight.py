@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorprimat.core import quantities
-from tensorprimat.core.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, NodeLook, NodeRate, Preflight
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.reports.tables import Table, TableCell, figure_cell, table_of, text_cell
+from tensorprimat.storage.preflight import Bandwidth, Collective, DeviceCheck, MatrixRate, NodeLook, NodeRate, Preflight
 
 
 def _share(value: float, peak: float | None) -> TableCell:

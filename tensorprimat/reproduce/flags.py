@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensorprimat.core import settings
-from tensorprimat.core.catalogue import find_gpu
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.spec import MODELS
+from tensorprimat.facts.catalogue import find_gpu
 from tensorprimat.mlperf.result import row_of_entry
 from tensorprimat.reproduce.published import named_baseline
 

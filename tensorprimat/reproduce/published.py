@@ -17,19 +17,19 @@ from functools import cache
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Against, Comparison, PublishedComparison, Side
-from tensorprimat.core import catalogue
-from tensorprimat.core.catalogue import Published, find_gpu, find_gpu_of
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.quantities import alternatives, percent
 from tensorprimat.core.quantities import rate as numeral
 from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.facts import catalogue, mlperf_rules
+from tensorprimat.facts.catalogue import Published, find_gpu, find_gpu_of
 from tensorprimat.mlperf import choice as mlperf_choice
 from tensorprimat.mlperf import result as mlperf_result
 from tensorprimat.mlperf.choice import EntryChoice
 from tensorprimat.mlperf.library import Entry, Library, bundled
 from tensorprimat.mlperf.score import ComputedMfu
-from tensorprimat.models import flops, mlperf_rules, names, presets, shapes
+from tensorprimat.models import flops, names, presets, shapes
 
 _ENGINE = "published"
 MLPERF, TABLE = "mlperf", "published"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tensorprimat.core.catalogue import Published
+from tensorprimat.facts.catalogue import Published
 from tensorprimat.reproduce.published import Baseline
 
 SettingState = Literal["different", "not stated by you", "not stated by the source", "equal"]

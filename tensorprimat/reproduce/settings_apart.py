@@ -13,10 +13,11 @@ from functools import cache
 from itertools import combinations
 
 from tensorprimat.analysis.fairness import judge
-from tensorprimat.core import catalogue, identity
-from tensorprimat.core.catalogue import Published
+from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.catalogue import Published
 from tensorprimat.mlperf import result as mlperf_result
 from tensorprimat.mlperf.score import Scored
 from tensorprimat.reproduce import published

@@ -13,7 +13,6 @@ from tensorprimat.analysis.sides import single_side
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import launch, profiling
 from tensorprimat.engines.cluster import executors
@@ -36,6 +35,7 @@ from tensorprimat.session.runs import (
     with_notes,
     with_provenance,
 )
+from tensorprimat.storage.store import Loaded
 
 _NAMES = ("a", "b")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tensorprimat.core import identity, store
+from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import Model, PerformanceMetrics, Result, TrainingConfig
@@ -12,6 +12,7 @@ from tensorprimat.core.settings import OF_A_METHODOLOGY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models.custom import model_of
+from tensorprimat.storage import store
 
 
 def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Result:

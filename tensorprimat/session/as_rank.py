@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorprimat.core import store, user_facts
+from tensorprimat.core import user_facts
 from tensorprimat.core.errors import InputError, TensorPrimatError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
 from tensorprimat.engines import launchers, prepare
 from tensorprimat.engines.registry import ENGINES, OWN
 from tensorprimat.engines.torch import engine as torch_engine
+from tensorprimat.storage import store
 from tensorprimat.system import processes
 
 if TYPE_CHECKING:

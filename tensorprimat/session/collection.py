@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.analysis import collection
-from tensorprimat.core import cell_rows, store
 from tensorprimat.core.errors import InputError, of_file_system
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Result
 from tensorprimat.session.second_process import in_processes
+from tensorprimat.storage import cell_rows, store
 from tensorprimat.system import regular
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.analysis.sides import paired_model
 from tensorprimat.core import quantities
 from tensorprimat.core.errors import InputError, RunError, UsageError
-from tensorprimat.core.fact_values import Statement, laid_over
+from tensorprimat.core.fact_values import Statement
 from tensorprimat.core.identity import BY_KEY, differing_fields
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Result
-from tensorprimat.core.store import Loaded
 from tensorprimat.core.summary import pool
-from tensorprimat.session.sides import load_any
+from tensorprimat.session.sides import laid_over, load_any
+from tensorprimat.storage.store import Loaded
 
 PRINTED_LOG = "-"
 """Name of the log that a command prints."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
+from tensorprimat.analysis.explanations import FROM_FILE, REPORTED, SECTIONS, explained, origins, phrase
 from tensorprimat.audit import verdict
 from tensorprimat.core import quantities
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.explanations import FROM_FILE, REPORTED, SECTIONS, explained, origins, phrase
 from tensorprimat.core.figures import Figure
 from tensorprimat.core.result import MEMORY_KINDS, VENDORS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.user_facts import FACT_FLAGS

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tensorprimat.analysis.sides import paired_model
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.store import HISTORY, Loaded, load_all
 from tensorprimat.models import names
+from tensorprimat.storage.store import HISTORY, Loaded, load_all
 
 
 def results_of(paths: Sequence[Path], *, model: str | None) -> tuple[list[Loaded], list[str]]:

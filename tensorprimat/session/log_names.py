@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.logs.text import Log
+from tensorprimat.storage import store
 from tensorprimat.system import regular
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorprimat.core import preflight as records
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
@@ -18,14 +16,16 @@ from tensorprimat.engines import launch, launchers
 from tensorprimat.engines.cluster import executors, submit
 from tensorprimat.machine import platform
 from tensorprimat.machine.torch_device import existing_device
+from tensorprimat.storage import preflight as records
+from tensorprimat.storage import store
 from tensorprimat.system import processes
 from tensorprimat.system.atomic import write_atomically
 
 if TYPE_CHECKING:
-    from tensorprimat.core.preflight import Preflight, PreflightSpec
     from tensorprimat.engines.cluster.executors import Cluster
     from tensorprimat.machine.platform import Machine
     from tensorprimat.measure.preflight import OnPart
+    from tensorprimat.storage.preflight import Preflight, PreflightSpec
 
 
 @dataclass(frozen=True, kw_only=True)

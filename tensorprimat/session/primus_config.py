@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import catalogue, methodologies
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.methodologies import Configuration
 from tensorprimat.core.spec import MODELS
 from tensorprimat.engines.primus import checkout
 from tensorprimat.engines.primus.config import Effective, effective
 from tensorprimat.engines.primus.spec import MEGATRON_NAMES
+from tensorprimat.facts import catalogue, methodologies
+from tensorprimat.facts.methodologies import Configuration
 
 ALSO_SHOWN = ("train_iters", "expert_model_parallel_size", "recompute_granularity", "mock_data")
 """Settings of Primus that are shown too, although no methodology states them."""

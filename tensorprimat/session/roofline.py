@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorprimat.analysis.roofline import Ceiling, RooflinePoint, ceilings, of_cells, of_result
-from tensorprimat.core import micro_result, preflight
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
-from tensorprimat.core.store import load_all
+from tensorprimat.storage import micro_result, preflight
+from tensorprimat.storage.store import load_all
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tensorprimat.core import catalogue, quantities, settings
+from tensorprimat.core import quantities, settings
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result, Run
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
+from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import LABELS, Machine
 from tensorprimat.models import recompute, training_memory
 from tensorprimat.models.custom import model_of

@@ -11,14 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensorprimat.core import catalogue
-from tensorprimat.core.methodologies import METHODOLOGY_GPUS
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, as_stated, percent, rough_time, stated_seconds
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.methodologies import METHODOLOGY_GPUS
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import flops, presets
 from tensorprimat.models.custom import ConfiguredModel, model_of

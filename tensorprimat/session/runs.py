@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tensorprimat import logs
-from tensorprimat.core import result_names, store, user_facts
+from tensorprimat.core import user_facts
 from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed, size
@@ -40,6 +40,7 @@ from tensorprimat.models.custom import model_of
 from tensorprimat.session import append, run_summary, run_time
 from tensorprimat.session.budget import decide_runs
 from tensorprimat.session.plan import Job, Request
+from tensorprimat.storage import result_names, store
 from tensorprimat.system import atomic, regular
 
 SAME_MEMORY = 0.005  # relative; logs print two decimals of GiB, and the variants of one GPU differ by more

@@ -15,9 +15,9 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from tensorprimat.core.errors import RunError
-from tensorprimat.core.failures import KILLED_FOR_MEMORY, LOST
 from tensorprimat.machine import host_memory
 from tensorprimat.system import processes
+from tensorprimat.system.failures import KILLED_FOR_MEMORY, LOST
 from tensorprimat.system.processes import usable_cores
 
 MOST_WORKERS = 16  # number of processes; more would only wait for the disk

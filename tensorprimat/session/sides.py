@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from tensorprimat import logs
-from tensorprimat.core import store
-from tensorprimat.core.devices import short_device
 from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.fact_values import Statement, check_sides, is_of_side, with_statements, words_of, words_of_file
 from tensorprimat.core.result import Result
-from tensorprimat.core.store import Loaded, Read, ReadOutcome
 from tensorprimat.core.summary import summarise
+from tensorprimat.facts.devices import short_device
 from tensorprimat.logs.text import Log
 from tensorprimat.session.extract import Extracted, extract_each, joined_logs
 from tensorprimat.session.log_names import log_files_of, subfolders
 from tensorprimat.session.second_process import StartCall, uncollected
+from tensorprimat.storage import store
+from tensorprimat.storage.store import Loaded, Read, ReadOutcome
 from tensorprimat.system import regular
 
 SCALING = "scaling.json"  # file next to the logs of an MLPerf submission
@@ -251,3 +253,42 @@ def with_warmup(item: Loaded, warmup_steps: int) -> Loaded:
     """Return a result with every figure recomputed without the first `warmup_steps` steps of each run."""
     config = item.result.training_config.changed(warmup_steps=warmup_steps)
     return replace(item, result=summarise(item.result.changed(training_config=config)))
+
+
+Labels = Callable[[Sequence[Loaded]], Sequence[str | None]]
+"""Function that returns the label of the side that each result is on; None for a result that no side shows."""
+
+
+def laid_over(loaded: Sequence[Loaded], statements: Sequence[Statement], labels: Labels | None = None) -> list[Loaded]:
+    """Return the results with the stated facts laid over them (see `user_facts.amended`).
+
+    With several results, a fact without a side only fills gaps. labels: called where a side has none of the names that
+    a result has by itself. Raises UsageError for a side that none of the results has.
+    """
+    if not statements:
+        return list(loaded)
+    sides = [{item.side} if item.side else set() for item in loaded]
+    taken = {
+        side.casefold() for side in set().union(*sides)
+    }  # a side's name means it, whatever others' files are called
+    words = [
+        {word for word in words_of_file(item.path) | words_of(item.result) if word.casefold() not in taken} | side
+        for item, side in zip(loaded, sides, strict=True)
+    ]
+    shown: list[Sequence[str | None]] = []
+    known = [one for one in statements if one.side is None or any(is_of_side(one.side, own) for own in words)]
+    if labels is not None and len(known) < len(statements):
+        shown = [labels(loaded), labels(laid_over(loaded, known))]  # a stated device changes a label
+        words = [own.union(filter(None, of_one)) for own, *of_one in zip(words, *shown, strict=True)]
+    check_sides(statements, words, list(dict.fromkeys(filter(None, chain.from_iterable(shown)))))
+    exact = {one.side for one in statements} & set().union(*words)  # folders may differ in case only
+    alone = len(loaded) == 1
+    return [
+        replace(
+            item,
+            result=with_statements(
+                item.result, [one for one in statements if one.side not in exact or one.side in own], own, alone=alone
+            ),
+        )
+        for item, own in zip(loaded, words, strict=True)
+    ]

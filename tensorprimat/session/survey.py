@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tensorprimat.core import identity, store
+from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.fact_values import Statement, check_sides, words_of, words_of_file
 from tensorprimat.core.moments import seconds_since_1970
@@ -16,6 +16,7 @@ from tensorprimat.core.survey import Item, Survey, SurveyedFile
 from tensorprimat.logs import survey
 from tensorprimat.session.extract import Extracted, joined_logs
 from tensorprimat.session.second_process import in_processes
+from tensorprimat.storage import store
 from tensorprimat.system import regular
 
 _WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tensorprimat.core import data_rows
+from tensorprimat.facts import data_rows
 from tensorprimat.traces.record import Kernel, Trace, recorded_list
 
 MATRIX_PRODUCTS, CONVOLUTION, FORWARD_ATTENTION, UNKNOWN = "products", "convolution", "attention_forward", "unknown"

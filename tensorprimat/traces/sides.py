@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tensorprimat.core import preflight, store
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result
 from tensorprimat.models.shapes import parse_shape
+from tensorprimat.storage import preflight, store
 from tensorprimat.traces.ledger import Ledger, ledger_of
 from tensorprimat.traces.readers import ENDINGS, read_traces
 from tensorprimat.traces.work import TraceFacts

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tensorprimat.core import catalogue
-from tensorprimat.core.preflight import Preflight
 from tensorprimat.core.result import ModelShape
+from tensorprimat.facts import catalogue
 from tensorprimat.models import flops, presets, recompute
+from tensorprimat.storage.preflight import Preflight
 from tensorprimat.traces.classes import MATRIX_PRODUCTS
 from tensorprimat.traces.ledger import Ledger
 from tensorprimat.traces.record import SDPA, Kernel, Operator, recorded_list

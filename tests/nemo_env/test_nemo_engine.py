@@ -169,7 +169,7 @@ def agrees(result, log):
 @pytest.mark.parametrize("model", MODELS)
 def test_a_tiny_training_gives_the_same_steps_as_nemos_own_log(shim, model, tmp_path):
     from tensorprimat import logs
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     shown = python(shim, HERE / "tiny.py", model, tmp_path / "result.json", STEPS)
     assert shown.returncode == 0, shown.stderr[-2000:]
@@ -197,7 +197,7 @@ if __name__ == "__main__":  # NeMo-Run reads this file again in every rank
 
 def test_two_ranks_that_nemo_run_starts_with_torchrun_write_one_result(shim, tmp_path):
     from tensorprimat import logs
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     script = tmp_path / "script.py"
     script.write_text(UNDER_TORCHRUN.format(folder=str(tmp_path)))
@@ -225,7 +225,7 @@ nemo.execute(tiny.shrink(nemo_recipe.build_recipe(spec, result_file={folder!r} +
 
 
 def test_the_torch_profiler_records_steps_of_a_nemo_training(shim, tmp_path):
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     shown = python(shim, "-c", PROFILED.format(folder=str(tmp_path)))
     assert shown.returncode == 0, shown.stderr[-2000:]
@@ -246,7 +246,7 @@ run.run(recipe, direct=True)
 
 
 def test_a_live_callback_works_when_the_recipe_runs_directly(shim, tmp_path):
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
 
     shown = python(shim, "-c", LIVE.format(folder=str(tmp_path)))
     assert shown.returncode == 0, shown.stderr[-2000:]

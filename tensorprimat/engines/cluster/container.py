@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorprimat.core.errors import RunError
-from tensorprimat.core.failures import BY_SYSTEM
+from tensorprimat.system.failures import BY_SYSTEM
 
 ENDING = (
     "was removed before it had ended: by hand (docker kill), by a daemon that restarted, or "

@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.preflight import PreflightSpec
 from tensorprimat.core.quantities import alternatives, listed
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import GpuInfo, Platform
@@ -24,7 +22,9 @@ from tensorprimat.core.units import GB
 from tensorprimat.engines import registry
 from tensorprimat.engines.choice import Obstacle, Plan, in_order
 from tensorprimat.engines.registry import ENGINES, NVIDIA_ORDER, OWN, importable
+from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import PLATFORM_SPELLINGS, Machine
+from tensorprimat.storage.preflight import PreflightSpec
 from tensorprimat.system import regular
 
 OPTION = "executor"

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from tensorprimat.core.failures import KILLED_FOR_MEMORY, ending, shows_kernel_kill
 from tensorprimat.machine.platform import LABELS
+from tensorprimat.system.failures import KILLED_FOR_MEMORY, ending, shows_kernel_kill
 
 ENGINE_LINE = re.compile(rf"\[(?:{'|'.join(LABELS.values()).upper()})\] .*")
 """Progress line of an engine, also after a prefix that torchrun, srun or kubectl puts before it."""

@@ -34,7 +34,7 @@ _ENDINGS = {
 }
 """Slurm's state of a job that did not complete → text of the message.
 
-A state is a word of the controller's answer. The texts to find in a job's output are in core/failures.
+A state is a word of the controller's answer. The texts to find in a job's output are in system/failures.
 """
 
 _ask = partial(processes.ask, patience_seconds=60.0)  # a busy controller takes many seconds for one command

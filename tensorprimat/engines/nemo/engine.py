@@ -17,9 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import store
 from tensorprimat.core.errors import InputError, RunError, UsageError
-from tensorprimat.core.failures import OUT_OF_MEMORY
 from tensorprimat.core.result import Platform
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures, launchers
@@ -30,6 +28,8 @@ from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.engines.registry import ENGINES, importable
 from tensorprimat.machine.platform import Machine, detect_platform
+from tensorprimat.storage import store
+from tensorprimat.system.failures import OUT_OF_MEMORY
 from tensorprimat.system.safe_text import one_line
 
 NEMO_SEED = 1234  # the default of nemo.lightning's init_parallel_ranks, which no recipe can change

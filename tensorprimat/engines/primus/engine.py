@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from tensorprimat import logs
-from tensorprimat.core import result_names, store
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -43,6 +42,7 @@ from tensorprimat.engines.primus.spec import (
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.machine import environment
 from tensorprimat.models import presets
+from tensorprimat.storage import result_names, store
 from tensorprimat.system import atomic, processes, regular
 
 __all__ = ["check", "main", "show_command", "train"]

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.settings import MODEL_PARALLEL
@@ -15,6 +14,7 @@ from tensorprimat.engines import methodology
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus.config import Effective, effective
 from tensorprimat.engines.registry import Engine
+from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import presets
 

@@ -16,12 +16,12 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.registry import importable
+from tensorprimat.facts import catalogue
 from tensorprimat.models.custom import ConfiguredModel, model_of
 from tensorprimat.models.training_memory import KEPT_FP8
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tensorprimat.core import devices
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.settings import OF_A_LOG, PARALLEL_SIZES, flag
 from tensorprimat.core.units import GB, MIB
+from tensorprimat.facts import devices
 from tensorprimat.logs import headers, model_names
 from tensorprimat.logs.fields import ENDS, UNGROUPED
 from tensorprimat.logs.megatron import shape as shapes

@@ -29,6 +29,7 @@ from typing import Any
 from tensorprimat.core import terms
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps
+from tensorprimat.facts import mlperf_rules
 from tensorprimat.logs import newest_first
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
@@ -37,7 +38,6 @@ from tensorprimat.logs.mlperf.events import MARK, TOKENS_KEY, Event, collect, co
 from tensorprimat.logs.mlperf.rows import marks_evidence, rows_of_run
 from tensorprimat.logs.mlperf.run import COUNTING, MlperfEvents
 from tensorprimat.logs.text import Log
-from tensorprimat.models import mlperf_rules
 
 TIMED = frozenset(("run_start", "block_start", "tracked_stats", *COUNTING))
 """Events that only one rank writes, in the order of their times."""

@@ -16,11 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tensorprimat.core import devices
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, listed
 from tensorprimat.core.settings import MODEL_PARALLEL
+from tensorprimat.facts import devices
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
 from tensorprimat.system import regular

@@ -8,11 +8,11 @@ from typing import Any
 
 from tensorprimat.analysis.aggregate import SizeScaling
 from tensorprimat.analysis.roofline import Ceiling, RooflinePoint
-from tensorprimat.core.micro_result import MicroResult
 from tensorprimat.core.quantities import count, fixed, rate, significant
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, LINE_STYLES, MARKERS, WIDTH_INCHES
+from tensorprimat.storage.micro_result import MicroResult
 
 _MOST_CURVES = 12  # more cannot be distinguished; the table has them all
 PANEL_INCHES = 5.0

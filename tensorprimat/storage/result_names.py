@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tensorprimat.core.devices import short_device
 from tensorprimat.core.result import STACK_OF_PLATFORM, Result
+from tensorprimat.facts.devices import short_device
 
 DEFAULT_PRESET = {"cpu": "tiny"}  # by platform; elsewhere the real shape
 DEFAULT_METHODOLOGY = "agreed"

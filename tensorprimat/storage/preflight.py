@@ -16,12 +16,12 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import percent, stated_share
 from tensorprimat.core.records import Count, Finite, Record, first_fault
 from tensorprimat.core.result import GpuInfo
+from tensorprimat.facts import catalogue
 from tensorprimat.system import regular
 from tensorprimat.system.atomic import write_atomically
 

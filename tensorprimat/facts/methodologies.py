@@ -9,11 +9,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tensorprimat.core import catalogue, settings
-from tensorprimat.core.data_rows import checked_rows, read_table
+from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
+from tensorprimat.facts import catalogue
+from tensorprimat.facts.data_rows import checked_rows, read_table
 
 _Size = Annotated[int, Field(gt=0)]
 METHODOLOGY_GPUS = 8  # every configuration of data/methodologies.toml is for one node of 8 GPUs

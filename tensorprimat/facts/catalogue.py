@@ -16,9 +16,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
-from tensorprimat.core.data_rows import checked_rows, read_table
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.units import GB, GIB
+from tensorprimat.facts.data_rows import checked_rows, read_table
 
 RESERVED = 0.03  # share of the nameplate memory by which a driver may report less (0.1 to 1.5 % were seen)
 USUALLY_RESERVED = 0.015  # the largest share that was seen

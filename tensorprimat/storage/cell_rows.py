@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.micro_result import LARGEST_CELL_BYTES, MicroResult, parsed
 from tensorprimat.core.quantities import count
+from tensorprimat.storage.micro_result import LARGEST_CELL_BYTES, MicroResult, parsed
 from tensorprimat.system import regular
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """`MicroResult`: one configuration of one model, timed alone, as `tprimat passes`, `warmup` and `sweep` write it.
 
-A cell's JSON is flat, so that a folder of them is a table: `core/cell_rows` reads any such folder (files of other tools
-with `model_size` and `mean_time_ms` too), `tensorprimat.load_cells` makes a pandas DataFrame of it. Times of a trial
-are milliseconds of one step: a trial of several steps is divided by them. None (null) is unmeasured.
+A cell's JSON is flat, so that a folder of them is a table: `storage/cell_rows` reads any such folder (files of other
+tools with `model_size` and `mean_time_ms` too), `tensorprimat.load_cells` makes a pandas DataFrame of it. Times of a
+trial are milliseconds of one step: a trial of several steps is divided by them. None (null) is unmeasured.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError, computed_field
 
-from tensorprimat.core import catalogue
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import alternatives, count, to_digits
 from tensorprimat.core.records import LARGEST_COUNT, Count, Finite, Record, RoundedRecord, first_fault
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.units import TERA
+from tensorprimat.facts import catalogue
 from tensorprimat.models import flops, presets
 from tensorprimat.models.presets import COURSE, Preset
 from tensorprimat.system import regular

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from tensorprimat.core import legacy, result_names, series, step_columns
+from tensorprimat.core import step_columns
 from tensorprimat.core.errors import InputError, ReportError, RunError, of_file_system
 from tensorprimat.core.identity import continues, differing_fields, short_hash
 from tensorprimat.core.quantities import as_stated, count, stated_seconds
@@ -33,6 +33,7 @@ from tensorprimat.core.result import SCHEMA_VERSION, Result
 from tensorprimat.core.steps import FLOAT_COLUMNS, LONGEST_STEP_SECONDS, FloatArray, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.core.user_facts import with_rates
+from tensorprimat.storage import legacy, result_names, series
 from tensorprimat.system import atomic, regular
 
 HISTORY = "history"  # subfolder of earlier results in a folder of results

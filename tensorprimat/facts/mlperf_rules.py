@@ -7,7 +7,7 @@ from datetime import date
 from functools import cache
 from typing import Any
 
-from tensorprimat.core.data_rows import checked_rows, read_table
+from tensorprimat.facts.data_rows import checked_rows, read_table
 
 
 @dataclass(frozen=True, kw_only=True)
