@@ -40,7 +40,7 @@ STACK = (
     "transformers.models.mistral.modeling_mistral", "transformers.models.auto.modeling_auto",
 )  # fmt: skip
 PACKAGE = "tensorprimat"
-OWN = (f"{PACKAGE}.core.store", f"{PACKAGE}.models.presets", f"{PACKAGE}.logs")
+OWN = (f"{PACKAGE}.storage.store", f"{PACKAGE}.models.presets", f"{PACKAGE}.logs")
 """Modules of this checkout: none that runs as a program (-m), which Python warns of if it is imported already."""
 ERRORS = "stderr"
 """File of a server's errors, in its folder."""

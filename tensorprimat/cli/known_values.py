@@ -47,10 +47,10 @@ profilers = named("engines.profiling", "PROGRAMS")
 precisions = named("core.settings", "PRECISIONS")
 sides = named("analysis.sides", "BY")
 metrics_over_time = named("analysis.history", "METRICS")
-cell_precisions = named("core.micro_result", "CELL_PRECISIONS")
-passes = named("core.micro_result", "PASSES")
-passes_and_all = named("core.micro_result", "PASSES", "all")
-attentions = named("core.micro_result", "ATTENTIONS")
+cell_precisions = named("storage.micro_result", "CELL_PRECISIONS")
+passes = named("storage.micro_result", "PASSES")
+passes_and_all = named("storage.micro_result", "PASSES", "all")
+attentions = named("storage.micro_result", "ATTENTIONS")
 
 
 def gpu_names() -> Iterable[str]:
