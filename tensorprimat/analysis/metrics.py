@@ -257,7 +257,8 @@ def _hfu(result: Result, mfu: Figure, convention: str) -> Figure:
     shape, length = result.model.shape, result.training_config.sequence_length
     of_layers = {recompute.ALL_LAYERS: 1.0, recompute.SECOND_LAYERS: 0.5}.get(setting)
     named = recompute.recomputed_operations(recompute.ALL_LAYERS if of_layers else setting)
-    if shape is None or not recompute.is_plannable(shape) or (of_layers and framework not in _WITHOUT_LAST_PRODUCT):
+    has_products = recompute.has_dense_layers if of_layers else recompute.is_plannable
+    if shape is None or not has_products(shape) or (of_layers and framework not in _WITHOUT_LAST_PRODUCT):
         named = None
     kind = RECOMPUTE_NAMES.get(setting, None if named is None else setting)
     if kind == "selective" and framework == "torchtitan":

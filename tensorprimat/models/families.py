@@ -157,7 +157,8 @@ FAMILIES: Mapping[str, Family] = {
     "gemma2": Family(norms=4, summed_products=_NORMED, tied=True, limited=_but_every(2), defaults=_GEMMA),
     "gemma3_text": Family(norms=4, summed_products=_NORMED, tied=True, query_norms="head",
                           limited=_but_every(6, "sliding_window_pattern"), defaults=_GEMMA),
-    "phi": Family(gated=False, norms=2, last_norm=2, biased=True),  # one norm with weight and bias
+    "phi": Family(gated=False, norms=2, last_norm=2,  # one norm with weight and bias
+                  summed_products=_PARALLEL, biased=True),
     "phi3": Family(qkv_bias=False, limited=every),
     "olmo": Family(norms=0, last_norm=0),
     "olmo2": Family(summed_products=_NORMED, query_norms="all"),

@@ -1,8 +1,8 @@
 """Recomputation of activations by the torch engine: which results of a decoder layer are kept for backward.
 
 A plan keeps the layer's input and the results of some operations. Everything else runs again in backward, but not the
-last product, whose result no gradient needs unless a norm follows it. A dense layer has seven matrix products and one
-attention; what lies between them is cheap to compute and never kept by a plan.
+last product, whose result no gradient needs unless a norm follows it. A dense layer has seven matrix products, six
+without a gate, and one attention; what lies between them is cheap to compute and never kept by a plan.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ class Operation:
 
 def is_plannable(shape: ModelShape) -> bool:
     """Return True if the layers of a model have the operations of a plan: dense, with a gated MLP."""
-    return shape.gated_mlp and not (shape.experts or shape.latent_attention)
+    return shape.gated_mlp and has_dense_layers(shape)
+
+
+def has_dense_layers(shape: ModelShape) -> bool:
+    """Return True if the layers of a model have PRODUCTS and one attention, with or without a gate."""
+    return not (shape.experts or shape.latent_attention)
 
 
 def operations_of(shape: ModelShape, *, sequence_length: int, width: int) -> dict[str, Operation]:
@@ -48,6 +53,8 @@ def operations_of(shape: ModelShape, *, sequence_length: int, width: int) -> dic
     widths = {"queries": (hidden, queries), "keys": (hidden, pairs), "values": (hidden, pairs),
               "output": (queries, hidden), "gate": (hidden, shape.ffn_hidden_size),
               "up": (hidden, shape.ffn_hidden_size)}  # fmt: skip
+    if not shape.gated_mlp:
+        del widths["gate"]
     found = {
         name: Operation(bytes_per_token=into * width, flops_per_token=2 * of * into)
         for name, (of, into) in widths.items()
@@ -57,7 +64,7 @@ def operations_of(shape: ModelShape, *, sequence_length: int, width: int) -> dic
         bytes_per_token=queries * width + 4 * shape.num_attention_heads,  # its output, and a log-sum for each head
         flops_per_token=counting.attention(shape, sequence_length) / (3 * shape.num_layers),
     )
-    return {name: found[name] for name in OPERATIONS}
+    return {name: found[name] for name in OPERATIONS if name in found}
 
 
 def cheapest_first(operations: dict[str, Operation]) -> list[tuple[str, ...]]:
@@ -81,12 +88,12 @@ def kept_bytes(operations: dict[str, Operation], recomputed: Collection[str]) ->
 
 
 def recomputed_flops(shape: ModelShape, recomputed: Collection[str], sequence_length: int) -> float:
-    """Return the FLOPs that a plan adds to backward, for one token in one layer."""
+    """Return the FLOPs that a plan adds to backward, for one token in one layer; a layer without a gate has none."""
     operations = operations_of(shape, sequence_length=sequence_length, width=1)
     last = PRODUCTS[-1]  # no plan keeps it
     operations[last] = operations["up"]  # as large
     again = {*recomputed, last}.difference((last,) if shape.summed_products is None else shape.summed_products)
-    return sum(operations[name].flops_per_token for name in again)
+    return sum(operations[name].flops_per_token for name in again if name in operations)
 
 
 def _cost(operations: dict[str, Operation], recomputed: Collection[str]) -> float:
