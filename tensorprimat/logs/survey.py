@@ -6,10 +6,12 @@ treated alone. Model, precision and platform that a file does not state are take
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import zipfile
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from tensorprimat import logs
@@ -17,12 +19,14 @@ from tensorprimat.core.errors import InputError, MissingPackageError, NoFormatEr
 from tensorprimat.core.fact_values import Statement, with_statements, words_of, words_of_file
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.survey import Item, SurveyedFile
-from tensorprimat.logs import excel, paths, tensorboard
+from tensorprimat.logs import excel, files, paths, tensorboard
 from tensorprimat.logs.text import Log
 
 DEFAULT_FOLDERS = ("amd-logs", "nvi-logs", "benchmark_results", str(DEFAULT_FOLDER))
 PASSED_OVER = ("history", "node_modules", "__pycache__")
 """Folders that are not entered: every result's earlier states, other people's code. Nor are hidden ones."""
+PART_NAME = "part-{}-of-{}.jsonl"  # of a file of `analyze --shard`, which is no item of a survey
+_PART_OPENING = b'{"tensorprimat_part":'
 
 
 def items(paths: Sequence[Path]) -> Iterator[Item]:
@@ -33,6 +37,21 @@ def items(paths: Sequence[Path]) -> Iterator[Item]:
             yield from _of_folder(path, path, entered)
         else:
             yield from _of_files([path], path.parent)
+
+
+def listing_sha256(items: Sequence[Item]) -> str:
+    """Return the SHA-256 of the items in their order, with the sizes of their files.
+
+    Raises OSError for a file that is gone.
+    """
+    digest = hashlib.sha256()
+    for item in items:
+        members = item.ranks or (item.path,)
+        if item.problem is None and os.path.isdir(item.path):
+            members = tuple(sorted(filter(tensorboard.is_event_file, item.path.iterdir())))
+        sizes = [] if item.problem else [(str(member), member.stat().st_size) for member in members]
+        digest.update(repr((str(item.path), item.root.absolute().name, sizes, item.problem)).encode())
+    return digest.hexdigest()
 
 
 def survey_item(item: Item, stated: Sequence[Statement] = (), *, alone: bool = False) -> SurveyedFile:
@@ -86,6 +105,8 @@ def _of_files(paths: list[Path], root: Path) -> Iterator[Item]:
         problem = _unreadable(path)
         if problem is not None:
             yield Item(path=path, root=root, problem=problem)
+        elif fnmatch(path.name, PART_NAME.format("*", "*")) and files.first_bytes(path).startswith(_PART_OPENING):
+            continue
         elif tensorboard.is_event_file(path):
             events.append(path)
         elif excel.is_workbook(path):

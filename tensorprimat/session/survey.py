@@ -1,11 +1,12 @@
-"""The work of `analyze`: survey folders of old training data, and save their logs as results."""
+"""The work of `analyze`: survey folders of old training data, here or in parts, and save their logs as results."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
@@ -14,6 +15,7 @@ from tensorprimat.core.moments import seconds_since_1970
 from tensorprimat.core.quantities import counted, listed
 from tensorprimat.core.survey import Item, Survey, SurveyedFile
 from tensorprimat.logs import survey
+from tensorprimat.session import shards
 from tensorprimat.session.extract import Extracted, joined_logs
 from tensorprimat.session.second_process import in_processes
 from tensorprimat.storage import store
@@ -22,8 +24,13 @@ from tensorprimat.system import regular
 _WORTH_A_PROCESS = 200  # files: a process takes half a second to start, a small log three milliseconds
 ITEMS_AT_ONCE = 16
 
-ShowProgress = Callable[[Iterable[SurveyedFile], int], Iterable[SurveyedFile]]
-"""Function that shows a progress bar and yields the findings as they are read; arguments: findings and their number."""
+Surveyed = TypeVar("Surveyed")
+
+
+class ShowProgress(Protocol):
+    """Function that shows a progress bar and yields findings as they are read; arguments: findings and their number."""
+
+    def __call__(self, findings: Iterable[Surveyed], number: int, /) -> Iterable[Surveyed]: ...
 
 
 def survey_folders(
@@ -33,17 +40,66 @@ def survey_folders(
 
     Raises UsageError and InputError for wrong arguments; the finding of a file that cannot be read states the problem.
     """
+    places, items, look = _inputs(folders, stated)
+    every = watch(_in_processes(partial(_slim, look=look), items), len(items))
+    return _survey(places, list(every), stated, save_to, look)
+
+
+def survey_part(
+    folders: Sequence[Path],
+    stated: Sequence[Statement],
+    *,
+    shard: tuple[int, int],
+    save: bool,
+    folder: Path,
+    watch: ShowProgress,
+) -> Path:
+    """Read one of N equal parts of the files, and write its findings to a file in `folder`; return its path.
+
+    shard: number of the part, and N. save: keep the steps, for `merged_survey` to save. Raises as `survey_folders`.
+    """
+    places, items, look = _inputs(folders, stated)
+    header = shards.part_header(shard, places, items, stated, save=save)
+    own = items[shard[0] - 1 :: shard[1]]
+    lines = watch(_in_processes(partial(shards.line_of, look=look, save=save), own), len(own))
+    return shards.write_part(header, lines, folder)
+
+
+def merged_survey(parts: Sequence[Path], *, save_to: Path | None) -> Survey:
+    """Return the survey whose parts, and folders of parts, are named, as one machine would have made it.
+
+    Raises UsageError and InputError for parts that are not exactly those of one survey.
+    """
+    header, every, look = shards.read_parts(parts)
+    if save_to is not None and not header.save:
+        raise UsageError("--save: the parts contain no steps; write them with --shard I/N --save")
+    stated = [Statement(field=field, value=None, side=side, typed=typed) for field, side, typed in header.stated]
+    return _survey([Path(place) for place in header.places], every, stated, save_to, look)
+
+
+def _inputs(folders: Sequence[Path], stated: Sequence[Statement]) -> tuple[list[Path], list[Item], shards.Look]:
+    """Return the folders, all items in them, and the function that reads one."""
     places = _places(folders)
     items = list(survey.items(places))
-    look = partial(_look, stated=stated, alone=len(items) == 1)
-    every = list(watch(in_processes(look, items, worth=_WORTH_A_PROCESS, at_once=ITEMS_AT_ONCE), len(items)))
+    return places, items, partial(survey.survey_item, stated=stated, alone=len(items) == 1)
+
+
+def _in_processes(read: Callable[[Item], Surveyed], items: Sequence[Item]) -> Iterator[Surveyed]:
+    return in_processes(read, items, worth=_WORTH_A_PROCESS, at_once=ITEMS_AT_ONCE)
+
+
+def _survey(
+    places: Sequence[Path],
+    every: Sequence[SurveyedFile],
+    stated: Sequence[Statement],
+    save_to: Path | None,
+    look: shards.Look,
+) -> Survey:
+    """Return the survey of all findings, and save results."""
     found = [finding for finding in every if not finding.is_foreign]
     if stated and found:
         check_sides(stated, [_words(finding) for finding in found])
-    saved: list[Path] = []
-    notes: list[str] = []
-    if save_to is not None:
-        saved, notes = _save(found, save_to, partial(survey.survey_item, stated=stated, alone=len(items) == 1))
+    saved, notes = _save(found, save_to, look) if save_to is not None else ([], [])
     listed_logs = {digest for one in found if one.format != "result" for digest in _sources(one)}
     once = [one for one in found if one.format != "result" or not _sources(one) or _sources(one) - listed_logs]
     if repeats := len(found) - len(once):
@@ -80,8 +136,8 @@ def _words(finding: SurveyedFile) -> set[str]:
     return words_of_file(finding.path) | (words_of(finding.result) if finding.result else set())
 
 
-def _look(item: Item, *, stated: Sequence[Statement], alone: bool) -> SurveyedFile:
-    return survey.survey_item(item, stated, alone=alone).without_steps()
+def _slim(item: Item, *, look: shards.Look) -> SurveyedFile:
+    return look(item).without_steps()
 
 
 def _started(finding: SurveyedFile) -> float:
@@ -89,9 +145,7 @@ def _started(finding: SurveyedFile) -> float:
     return seconds_since_1970(finding.result.timestamp if finding.result else None) or 0.0
 
 
-def _save(
-    found: Sequence[SurveyedFile], folder: Path, look: Callable[[Item], SurveyedFile]
-) -> tuple[list[Path], list[str]]:
+def _save(found: Sequence[SurveyedFile], folder: Path, look: shards.Look) -> tuple[list[Path], list[str]]:
     """Save the results of logs and event files; return the files, and notes. Logs of one benchmark become its runs.
 
     Each log is read again, one benchmark after the other, because the steps of thousands of logs do not fit in memory.

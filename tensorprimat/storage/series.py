@@ -30,7 +30,7 @@ NAME_DIGITS = 16  # of the hash in the file's name; the JSON has all of it
 _OWN_NAME = re.compile(rf"series_[0-9a-f]{{{NAME_DIGITS}}}\.npz")
 NAN_PREFIX = "nan:"
 _REMEDY = "copy it again from where it was written, or extract the log again"
-_BROKEN = (
+BROKEN = (
     ValueError, OSError, EOFError, KeyError, TypeError, MemoryError, NotImplementedError, RuntimeError, OverflowError,
     SyntaxError, zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
 )  # fmt: skip
@@ -83,8 +83,8 @@ def read_series(path: Path, name: str, *, sha256: str | None) -> Steps:
     if sha256_of(content) != sha256:
         raise InputError(f"its step series {name} is damaged or of another result", path=path, remedy=_REMEDY)
     try:
-        return _parsed(content)
-    except _BROKEN as error:
+        return from_bytes(content)
+    except BROKEN as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"its step series {name} cannot be read: {first}", path=path, remedy=_REMEDY) from error
 
@@ -94,8 +94,8 @@ def sha256_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _parsed(content: bytes) -> Steps:
-    """Return the steps of a series file. Raises one of _BROKEN for a file that is not a series file."""
+def from_bytes(content: bytes) -> Steps:
+    """Return the steps of a series file. Raises one of BROKEN for a file that is not a series file."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > len(content):
