@@ -461,7 +461,6 @@ INTERFACES = {
     "table": ("return a table of any report as text", "reports.console reports.markdown"),
     "to_json": ("return a record as the JSON of its file", "storage.*"),
     "train": ("train the run of a spec and write its result", "engines.*"),
-    "unwrapped": ("yield the lines of a log without the format around them", "logs.*"),
 }
 """Name of a function → the one meaning that several modules implement, and patterns of those modules."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from each import in_each
 
 from tensorprimat import logs
-from tensorprimat.core.errors import ContradictionError
+from tensorprimat.core.errors import ContradictionError, NotALogError
 from tensorprimat.core.result import Result
 
 START = datetime(2026, 1, 5, 8, 0, 0, tzinfo=timezone.utc)
@@ -102,3 +104,120 @@ def test_a_stamp_in_the_middle_of_a_redrawn_line_is_that_of_its_row(tmp_path):
     at = [START + timedelta(seconds=2 * n) for n in range(40)]
     path.write_text("".join(f"loading 5%|#\r{nemo(n, 2.0, when)}\n" for n, when in enumerate(at)))
     assert logs.read(path).audit.ratio == pytest.approx(1)
+
+
+WITHOUT_A_DATE = {
+    "nemo": "Training epoch 0, iteration {n}/99 | lr: 1e-05 | global_batch_size: 8 | global_step: {n} | "
+    "reduced_train_loss: 9.{n:02} | train_step_timing in s: 2.0 | consumed_samples: 80",
+    "litgpt": "Epoch 1 | iter {n} step {n} | loss train: 9.{n:02}, val: n/a | iter time: 2000.00 ms (step) remaining "
+    "time: 0:12:01",
+    "verl": "(TaskRunner pid=71) step:{n} - actor/pg_loss:1.{n} - perf/time_per_step:2.0 - perf/total_num_tokens:512 "
+    "- perf/throughput:256.0",
+    "timestamps": "step {n} loss 9.{n:02} lr 1e-05",
+}
+DATED = {
+    "journalctl": "{month} node-3 train.service[12]: {line}",
+    "journalctl -o short-precise": "{month}.{micro:06} node-3 python3[12]: {line}",
+    "journalctl -o short-iso": "{date}+0000 node-3 python3[12]: {line}",
+    "kubectl --timestamps": "{date}.{micro:06}789Z {line}",
+    "ts": "{month} {line}",
+}
+
+
+def dated(row: str, collector: str, gap: float = 2.0, rows: int = 200) -> str:
+    """Return rows of 2 s each as a collector of logs stores them, dated `gap` seconds apart."""
+    lines = []
+    for n in range(1, rows + 1):
+        moment = datetime(2026, 1, 5, 8, tzinfo=timezone.utc) + timedelta(seconds=gap * n + 0.01 * (n % 7))
+        spelled = {
+            "date": f"{moment:%Y-%m-%dT%H:%M:%S}",
+            "month": f"{moment:%b} {moment.day:2} {moment:%H:%M:%S}",
+            "micro": moment.microsecond,
+        }
+        lines.append(DATED[collector].format(line=row.format(n=n), **spelled) + "\n")
+    return "".join(lines)
+
+
+@in_each("row", WITHOUT_A_DATE)
+@in_each("collector", DATED)
+def test_rows_without_dates_are_checked_against_the_dates_of_the_collector(
+    read_text: Any, collector: str, row: str
+) -> None:
+    result = read_text(dated(WITHOUT_A_DATE[row], collector))
+    assert result.provenance.format == row
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.005)
+    if result.provenance.timing == "reported":
+        assert result.audit is not None
+        assert result.audit.clock == "the timestamps of the rows"
+        assert result.audit.ratio == pytest.approx(1, abs=0.01)
+
+
+@in_each("collector", DATED)
+def test_the_dates_of_a_collector_refuse_rows_that_leave_out_a_third_of_the_time(
+    read_text: Any, collector: str
+) -> None:
+    with pytest.raises(ContradictionError, match="by the timestamps of the rows"):
+        read_text(dated(WITHOUT_A_DATE["litgpt"], collector, gap=3.0))
+
+
+def test_a_stamp_of_the_logger_comes_before_that_of_the_collector(read_text: Any) -> None:
+    row = "2026-03-01 09:{minute:02}:{second:02},500 INFO step {n} loss 2.5"
+    rows = [row.format(n=n, minute=n // 30, second=2 * n % 60) for n in range(1, 40)]
+    result = read_text("".join(f"2026-03-01T10:00:00+0100 host train[5]: {text}\n" for text in rows))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
+    assert result.timestamp == "2026-03-01T09:00:02"
+
+
+def test_a_table_after_the_stamps_of_kubernetes_is_read(read_text: Any) -> None:
+    rows = ["step,step_time,train/loss", *(f"{n},2.5,9.{n}" for n in range(1, 20))]
+    text = "".join(f"2026-01-05T08:00:{n:02}.{n:09}Z {row}\n" for n, row in enumerate(rows))
+    assert read_text(text).performance_metrics.avg_step_time_seconds == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("form", ["{:%Y-%m-%dT%H:%M:%S.%f}{} ", "{:%Y-%m-%dT%H:%M:%S}{} node-3 python3[12]: "])
+def test_a_clock_that_is_put_forward_in_the_night_is_not_a_pause(read_text: Any, form: str) -> None:
+    lines = []
+    for n in range(1, 201):
+        moment = datetime(2026, 3, 29, 0, 58) + timedelta(seconds=2 * n)
+        summer = moment >= datetime(2026, 3, 29, 1)
+        local = form.format(moment + timedelta(hours=1 + summer), "+02:00" if summer else "+01:00")
+        lines.append(local + WITHOUT_A_DATE["litgpt"].format(n=n) + "\n")
+    audit = read_text("".join(lines)).audit
+    assert audit is not None
+    assert (audit.ratio, audit.explained_by) == (pytest.approx(1, abs=0.01), ())
+
+
+DAY_FIRST = ("%d/%m/%Y %H:%M:%S", "%d-%m-%Y %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p")
+
+
+def with_year_last(form: str, day: int, row: str = "step {n}/999 loss 9.{n:03} lr 1e-05") -> str:
+    """Return rows of any training loop, 7.5 s apart, across midnight."""
+    start = datetime(2026, 11, day, 23, 50)
+    return "".join(f"{start + timedelta(seconds=7.5 * n):{form}} {row.format(n=n)}\n" for n in range(1, 301))
+
+
+@in_each("day", [5, 25])
+@in_each("form", ["%m/%d/%Y %H:%M:%S", "%d %b %Y %H:%M:%S", "%d/%b/%Y:%H:%M:%S +0000", "%a %b %d %H:%M:%S %Y"])
+def test_dates_with_the_year_last_time_rows_where_the_month_is_first_or_named(
+    read_text: Any, form: str, day: int
+) -> None:
+    result = read_text(with_year_last(form, day))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(7.5, rel=0.01)
+    assert (result.steps.column("segment").max(), result.timestamp) == (0, f"2026-11-{day:02}T23:50:07")
+
+
+@in_each("day", [5, 25])
+@in_each("form", DAY_FIRST)
+def test_dates_that_may_have_the_day_first_time_no_step_wrongly(read_text: Any, form: str, day: int) -> None:
+    with suppress(NotALogError):
+        result = read_text(with_year_last(form, day))
+        assert "dates_assumed" in [one.code for one in result.remarks]
+        assert result.performance_metrics.avg_step_time_seconds == pytest.approx(7.5, rel=0.01)
+    rows = read_text(with_year_last(form, day, "step {n}/999 | loss 9.{n:03} | step time 7500.0 ms"))
+    assert {one.code for one in rows.remarks} & {"dates_unread", "dates_assumed"}
+    assert rows.performance_metrics.avg_step_time_seconds == pytest.approx(7.5)
+
+
+def test_dates_with_the_day_first_are_refused_with_the_remedy(read_text: Any) -> None:
+    with pytest.raises(NotALogError, match=r"dates such as 25/11/2026 are not read, .* write the year first"):
+        read_text(with_year_last("%d/%m/%Y %H:%M:%S", 25))

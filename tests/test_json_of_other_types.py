@@ -15,16 +15,15 @@ import preflights
 import pytest
 from each import in_each
 from mlperf_journal import Journal
-from test_envelopes import ENVELOPES, PLAIN
 from test_huggingface_log import state
 from test_levanter_log import opening
 from test_levanter_log import rows as levanter_rows
 from test_metrics_table import automodel
 from test_mlperf_log import step_times
-from test_notebooks import ROWS as PRINTED
-from test_notebooks import notebook
 from test_passes import spec
 from test_wandb_run import CALLS, CONFIG_FIELD, FILES, HISTORY_FIELD, RUN_FIELD, SETTINGS, items, message
+from test_wrapped_text import ROWS as PRINTED
+from test_wrapped_text import notebook
 
 from tensorprimat import logs
 from tensorprimat.core.errors import InputError, InternalError, NoFormatError, TensorPrimatError
@@ -143,15 +142,6 @@ WRITTEN = {
     **{
         f"result {n}": Written(format="result", documents=[json.loads(text)], file=of_one)
         for n, text in enumerate(FILES.DOCUMENTS["result"], start=1)
-    },
-    **{
-        name: Written(
-            format="megatron",
-            documents=parsed(text) if text.count("\n") > 1 and "\n " not in text else [json.loads(text)],
-            file=in_lines if "\n " not in text else of_one,
-        )
-        for name, envelope in ENVELOPES.items()
-        for text in [envelope(PLAIN[:5])]
     },
 }
 

@@ -1,7 +1,6 @@
 """Lines that repeat the beginning of what a reader looks for are read in linear time, however long they are."""
 
 import contextlib
-import json
 import time
 
 from each import in_each
@@ -9,7 +8,6 @@ from each import in_each
 from tensorprimat import logs
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.logs import starts
-from tensorprimat.logs.text import Log
 
 LENGTH = 400_000  # characters: what is quadratic takes a minute
 REPEATED = (
@@ -37,15 +35,6 @@ def test_a_line_of_unfinished_rows_is_read_in_linear_time(tmp_path, format, text
     with contextlib.suppress(TensorPrimatError):
         logs.read(path, format=format)
     assert time.process_time() - begun < 3
-
-
-def test_a_line_in_thousands_of_pieces_of_docker_is_read_in_linear_time(tmp_path):
-    path = tmp_path / "a.log"
-    piece = json.dumps({"log": "x" * 16_384, "stream": "stdout", "time": "2026-01-05T08:00:00Z"}) + "\n"
-    path.write_text(piece * 4000)  # 66 MB
-    begun = time.process_time()
-    assert sum(1 for _ in Log(path).lines()) == 4000
-    assert time.process_time() - begun < 5
 
 
 class NoRows:

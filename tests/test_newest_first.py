@@ -1,9 +1,7 @@
-"""Logs written from the newest line to the oldest, as log services list them: put in order, or refused."""
+"""Logs written from the newest line to the oldest are refused."""
 
 from __future__ import annotations
 
-import json
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -17,13 +15,6 @@ from tensorprimat.core.result import Result
 
 NAMES_NO_ROW = ("lightning", "timestamps")
 """Formats whose readers find no row with a time from which an order could be seen; they refuse the log for that."""
-BEGAN = datetime(2026, 1, 16, 7, 32, tzinfo=timezone.utc)
-
-
-def entries(lines: list[str], *, text: str, time: str) -> list[dict[str, str]]:
-    """Return the entries of a log service, the newest first."""
-    stamps = [(BEGAN + timedelta(seconds=second)).isoformat() for second in range(len(lines))]
-    return [{text: line, time: stamp} for line, stamp in zip(lines, stamps, strict=True)][::-1]
 
 
 def read(tmp_path: Path, content: str, name: str = "a.log") -> Result:
@@ -47,25 +38,6 @@ def test_a_log_from_the_newest_line_to_the_oldest_gives_no_figure(tmp_path: Path
     lines = ALL_JOBS[name](Job())
     with pytest.raises(InputError):
         read(tmp_path, "\n".join([lines[0], *lines[:0:-1]]) + "\n", "a.csv")
-
-
-def test_entries_printed_over_several_lines_are_refused_with_the_order_to_export(tmp_path: Path) -> None:
-    listed = entries(ALL_JOBS["megatron"](Job()), text="textPayload", time="timestamp")
-    with pytest.raises(InputError, match="--order=asc"):
-        read(tmp_path, json.dumps(listed, indent=2) + "\n")
-
-
-@pytest.mark.parametrize("service", ["Cloud Logging", "CloudWatch"])
-def test_a_document_in_one_line_is_read_from_its_oldest_entry(tmp_path: Path, service: str) -> None:
-    lines = ALL_JOBS["megatron"](Job())
-    if service == "Cloud Logging":
-        document: object = entries(lines, text="textPayload", time="timestamp")
-    else:
-        document = {"events": entries(lines, text="message", time="timestamp")}
-    expected = read(tmp_path, "\n".join(lines) + "\n", "plain.log")
-    found = read(tmp_path, json.dumps(document) + "\n")
-    assert found.performance_metrics.tokens_per_second_per_gpu == pytest.approx(8192)
-    assert found.performance_metrics == expected.performance_metrics
 
 
 def refusal_of(tmp_path: Path, lines: list[str]) -> str | None:

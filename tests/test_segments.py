@@ -437,7 +437,7 @@ def test_a_training_after_many_crashes_is_measured(tmp_path):
 def test_the_kind_of_a_file_is_found_once_for_all_its_trainings(tmp_path, monkeypatch):
     """Each training is read by itself; where each of them looked at the head of the file, 8,000 rows took a minute."""
     looks = []
-    monkeypatch.setattr(files.copies, "copying_in", lambda head: looks.append(len(head)))
+    monkeypatch.setattr(files.packing, "is_notebook", lambda head: looks.append(len(head)))
     seen = []
     for trainings in (10, 40):
         log = tmp_path / f"{trainings}.log"

@@ -146,7 +146,6 @@ NUMBER = re.compile(r"[,_]|\.(\d|\{\})|[gGfFeEn%]$")
 IN_BRACES = re.compile(r"\{\w*:[^{}%]*([,_]|\.\d|[gGfFeE%])[^{}]*\}")
 IN_PERCENT = re.compile(r"%[+\d]*(\.\d+)?[fge]")
 NOT_SHOWN = {
-    ("logs/envelopes.py", "format(time, '.6f')"): "a reader parses the text again",
     ("logs/citations.py", "value:,"): "searched for in a log, which may spell a number so",
 }
 """Module and format → reason why no user sees the number."""

@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import compression as packing
-from tensorprimat.logs import failures, files, prefixes
+from tensorprimat.logs import failures, files, packing, prefixes
 from tensorprimat.logs.text import Log, window_of, without_colours
 
 

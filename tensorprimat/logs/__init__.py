@@ -14,7 +14,7 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import listed, shortened_list
 from tensorprimat.core.result import Result
-from tensorprimat.logs import assemble, failures, fields, files, line_widths, metrics, spelling
+from tensorprimat.logs import assemble, clocks, failures, fields, files, line_widths, metric_names, metrics, spelling
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS, detect_format, format_named
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
@@ -91,7 +91,7 @@ def _read_as(
 ) -> list[Result]:
     """Read a log with one format. Raises NotALogError if it finds no time or rate, and ContradictionError."""
     with regular.reading(log.name, f"the reader of {format.name}"):
-        dates = _unclear_dates(log, of_any_program=format.last_resort or format.name == "metrics")
+        dates = _doubtful_dates(log, of_any_program=format.last_resort or format.name == "metrics")
         results = assemble.join(log, format, [*warnings, *dates], facts, **choice)
     informative = [result for result in results if assemble.has_content(result)]
     if not informative:
@@ -169,26 +169,24 @@ def _chosen(log: Log, name: str | None) -> Iterator[tuple[Format, list[str]]]:
             yield format, [warning] if rivals else []
 
 
-def _folds(log: Log) -> list[str]:
-    """Return a warning about a log whose lines were broken at a width."""
+def _head(log: Log) -> list[str]:
+    """Return the first lines of a text as they are in the file; none for a folder and a binary file."""
     if log.is_folder or log.is_binary:
         return []
     number, block = next(log.numbered_blocks(HEAD_BYTES), (1, b""))
-    width = line_widths.fold_width([text for _, text in lines_of(number, block)])
-    if width is None:
-        return []
-    return [Notice("lines_folded", "steps", width=width)]
+    return [text for _, text in lines_of(number, block)]
 
 
-def _unclear_dates(log: Log, *, of_any_program: bool) -> list[Notice]:
-    """Return a warning about dates that may have the day or the month first.
+def _folds(log: Log) -> list[str]:
+    """Return a warning about a log whose lines were broken at a width."""
+    width = line_widths.fold_width(_head(log))
+    return [] if width is None else [Notice("lines_folded", "steps", width=width)]
 
-    of_any_program: no framework is known to print them with the month first.
-    """
-    if log.is_folder or log.is_binary:
-        return []
-    unclear = files.date_orders(log.path).unclear(with_slashes=of_any_program)
-    return [unclear] if unclear else []
+
+def _doubtful_dates(log: Log, *, of_any_program: bool) -> list[Notice]:
+    """Return a note on dates that are not read, or with an assumption. of_any_program: see clocks.doubtful_dates."""
+    note = clocks.doubtful_dates("\n".join(_head(log)), of_any_program=of_any_program)
+    return [note] if note else []
 
 
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| {0,8}[\d.]{1,12}[kMG]?/[\d.]{1,12}[kMG]? \[\d|\bProgress on:\S")  # tqdm's
@@ -204,6 +202,8 @@ _UNTIMED = {
     "stamps_too_coarse", "steps_never_alone", "time_of_what", "time_without_optimizer",
 }  # fmt: skip
 """Notices that say why the rows have no times."""
+_LEFT_OUT = ("cells_left_out", "lines_torn")
+"""Notices that say why a table has no rows: decimal commas, for example."""
 
 
 _MOST_SEEN = 12  # names of a table in a message
@@ -220,13 +220,23 @@ def _names_of_table(log: Log) -> str:
     return shortened_list(metrics.names_in(log), _MOST_SEEN) if are_objects or are_cells else ""
 
 
+def _other_separator(log: Log) -> str:
+    """Return the name of the separator of a table that has other marks than commas between its columns, else ""."""
+    header = next((text.strip().replace('"', "") for text in _head(log) if text.strip() and "sep=" not in text), "")
+    found = (
+        name for mark, name in ((";", "semicolons"), ("\t", "tabs")) if metric_names.are_of_table(header.split(mark))
+    )
+    return next(found, "")
+
+
 def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) -> InputError:
     """Return the error that explains in one line why the log gave no result."""
     if log.is_folder and read is None:
         return InputError("is a folder, not a log", path=log.name, remedy="name a file in it")
     if log.size_bytes == 0:
         return InputError("is empty", path=log.name)
-    reason = next((one for one in read.remarks if one.field == "steps"), None) if read else None
+    reasons = [one for one in read.remarks if one.field == "steps"] if read else []
+    reason = next((one for one in reasons if one.code in _LEFT_OUT), reasons[0] if reasons else None)
     if log.is_binary and reason is None:
         return InputError("is a binary file without step times", path=log.name, remedy="see tprimat extract --formats")
     if read is not None and len(read.steps):
@@ -269,8 +279,14 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
         )
     if any(map(_BAR.search, tail)):
         ended = f" (a progress bar does not state whether it counts optimizer steps){ended}"
-    if dates := _unclear_dates(log, of_any_program=False):
+    if dates := _doubtful_dates(log, of_any_program=False):
         return NotALogError(f"no step times found{ended}; {dates[0].text}", path=log.name)
+    if separator := _other_separator(log):
+        return NoFormatError(
+            f"no step times found{ended}; the columns of the table are separated by {separator}",
+            path=log.name,
+            remedy="export it with commas between cells and with decimal points",
+        )
     if seen := _names_of_table(log):
         return NoFormatError(f"no step times found{ended}; the table has {seen}", path=log.name, remedy=_MAP)
     remedy = (

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, Step, Steps
 from tensorprimat.logs import prefixes
@@ -31,7 +32,7 @@ _TIME = r"(?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
 _DAY_AND_TIME = rf"{_NAMED_MONTH} (?P<day>[ \d]\d) (?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{{1,9}}))?"
 _STAMPS = (
     re.compile(rf"(?P<year>\d{{4}})[-/]?(?P<month>\d\d)[-/]?(?P<day>\d\d)[ T]{_TIME}(?P<zone>[+-]\d\d:?\d\d(?!\d))?"),
-    re.compile(rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}})[ T]{_TIME}"),
+    re.compile(rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{{4}})[ T]{_TIME}(?![.,\d]* ?[AaPp][Mm]\b)"),
     # 25 Nov 2026 12:00:07, and that of web servers: 25/Nov/2026:12:00:07
     re.compile(rf"(?<!\d)(?P<day>\d\d)[ /-]{_NAMED_MONTH}[ /-](?P<year>\d{{4}})[ :T]{_TIME}"),
     re.compile(rf"{_DAY_AND_TIME} (?P<year>[12]\d{{3}})(?!\d)"),  # ctime: Wed Nov 25 12:00:07 2026
@@ -40,6 +41,10 @@ _STAMPS = (
     ),
     re.compile(r"^[IWE](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)\.(?P<fraction>\d{1,9})"),  # glog, absl
     re.compile(rf"^{_DAY_AND_TIME}"),  # syslog, journald
+)
+_YEAR_LAST = re.compile(
+    r"(?<![\d./-])(?P<date>(?P<month>\d\d?)(?P<mark>[/.-])(?P<day>\d\d?)(?P=mark)[12]\d{3})(?:, ?|[ T]{1,2})"
+    r"(?P<hour>\d\d?):\d\d:\d\d(?:[.,]\d{1,9})?(?P<half> ?[AaPp][Mm]\b)?(?![\d:])"
 )
 _UNKNOWN_YEAR = "1972"  # a leap year: every day of a stamp without a year exists
 
@@ -64,6 +69,26 @@ class TimeMark(NamedTuple):
     learning_rate: float | None = None
     interrupted_by: str = ""
     """Validation or checkpoint announced since the previous row; empty for none."""
+
+
+def doubtful_dates(text: str, *, of_any_program: bool) -> Notice | None:
+    """Return a note on dates of numbers with the year last, unless all are read: 11/25/2026 12:00:07, month first.
+
+    of_any_program: no framework is known to print them with the month first.
+
+    >>> doubtful_dates("25/11/2026 12:00:07", of_any_program=False).code
+    'dates_unread'
+    >>> doubtful_dates("11/25/2026 12:00:07", of_any_program=True) is None
+    True
+    """
+    stamps = list(_YEAR_LAST.finditer(text))
+    for stamp in stamps:
+        is_padded = len(stamp["month"]) == len(stamp["day"]) == len(stamp["hour"]) == 2
+        if stamp["mark"] != "/" or stamp["half"] or not is_padded or int(stamp["month"]) > 12:
+            return Notice("dates_unread", "dates", example=stamp["date"])
+    if stamps and of_any_program and all(int(stamp["day"]) <= 12 for stamp in stamps):
+        return Notice("dates_assumed", "dates", example=stamps[0]["date"])
+    return None
 
 
 StampPlaces = dict[str, slice]

@@ -1,4 +1,4 @@
-"""Bytes of a log in any packing (plain, compressed, JSON, UTF-16, stdin), in bounded memory and time.
+"""Bytes of a log in any packing (plain, compressed, notebook, UTF-16, stdin), in bounded memory and time.
 
 Readers never open files themselves: `blocks` hands out whole lines in UTF-8, and everything that cannot be read as text
 (missing, folder, pipe, device, loop of links, more than compressed logs ever expand to) becomes one InputError.
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import compression, copies, envelopes, notebooks, numeric_dates, spreadsheets
+from tensorprimat.logs import packing
 from tensorprimat.system import regular
 
 BLOCK_BYTES = 2**20  # small enough to stay in a core's cache while it is searched more than once
@@ -132,42 +132,21 @@ def _is_binary(path: Path, _state: tuple[int, ...]) -> bool:
 def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """Yield whole lines in UTF-8, one block after the other.
 
-    The very last line may lack its line end. The part of a line beyond MAX_LINE_BYTES is dropped. Lines inside JSON of
-    a log service or a notebook are taken out of it (`envelopes`, `notebooks`), marks of copying are removed (`copied`),
-    dates get the year first (`numeric_dates`), and tables of spreadsheets become a plain CSV (`spreadsheets`). Raises
-    InputError for packed data that is broken or expands without bound, and for a table with numbers of two meanings.
+    The very last line may lack its line end. The part of a line beyond MAX_LINE_BYTES is dropped. Of a notebook, only
+    what its cells printed is kept. Raises InputError for packed data that is broken or expands without bound, and for a
+    log whose lines are inside the JSON of a log service.
     """
-    head, is_wrapped, whole = _unwrapped(path, size)
-    if numeric_dates.are_in(head):
-        whole = numeric_dates.with_years_first(whole, date_orders(path).orders)
-    table = None if is_wrapped else spreadsheets.spreadsheet_in(head)
-    return spreadsheets.as_plain_csv(whole, table, path) if table else whole
-
-
-def _unwrapped(path: Path, size: int) -> tuple[bytes, bool, Iterator[bytes]]:
-    """Return the head of a text, True if its lines are inside JSON, and its lines without anything around them."""
     chunks = _text_chunks(path, size)
     first = next(chunks, b"")
     whole = _whole_lines(chain((first,), chunks))
     head = first[:SNIFF_BYTES]
-    if notebooks.is_notebook(head):
-        return head, True, notebooks.unwrapped(whole)
-    if envelopes.is_enveloped(head):
-        return head, True, envelopes.unwrapped(whole, MAX_LINE_BYTES)
-    if marks := copies.copying_in(head):
-        return b"".join(copies.unwrapped([head], marks)), False, copies.unwrapped(whole, marks)
-    return head, False, whole
-
-
-def date_orders(path: Path) -> numeric_dates.DateOrders:
-    """Return the orders of day and month in the dates of a text; empty if its head has no such date."""
-    return _date_orders(path, regular.file_state(path))
-
-
-@lru_cache(16)
-def _date_orders(path: Path, _state: tuple[int, ...]) -> numeric_dates.DateOrders:
-    head, _, whole = _unwrapped(path, BLOCK_BYTES)
-    return numeric_dates.orders_in(whole if numeric_dates.are_in(head) else ())
+    if key := packing.key_of_lines(head):
+        raise InputError(
+            f'the lines of the log are inside JSON, under the key "{key}"',
+            path=path,
+            remedy=f"take them out: jq -r '..|.{key}? // empty' {path.name} > train.log",
+        )
+    return packing.printed_lines(whole) if packing.is_notebook(head) else whole
 
 
 def blocks_between(path: Path, start: int, stop: int, size: int = BLOCK_BYTES) -> Iterator[bytes]:
@@ -317,17 +296,14 @@ def count_line_ends(block: bytes) -> int:
 
 
 def _is_transformed(head: bytes) -> bool:
-    """Return True if the text differs from the file's bytes: packed, in another encoding or wrapped."""
+    """Return True if the text differs from the file's bytes: packed, in another encoding or inside JSON."""
     return (
-        compression.kind_of(head) is not None
+        packing.kind_of(head) is not None
         or head[:2] in _UTF16_MARKS
         or _unmarked_utf16(head) is not None
         or _ends_lines_with_cr(head)
-        or envelopes.is_enveloped(head)
-        or notebooks.is_notebook(head)
-        or copies.copying_in(head) is not None
-        or spreadsheets.spreadsheet_in(head) is not None
-        or numeric_dates.are_in(head)
+        or packing.is_notebook(head)
+        or packing.key_of_lines(head) is not None
     )
 
 
@@ -381,10 +357,10 @@ def _unmarked_utf16(head: bytes) -> str | None:
 
 def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:
     with open_log(path) as file:
-        kind = compression.kind_of(file.read(compression.MAGIC_BYTES))
+        kind = packing.kind_of(file.read(packing.MAGIC_BYTES))
         file.seek(0)
         if kind is not None:
-            yield from compression.chunks(path, file, kind, size)
+            yield from packing.chunks(path, file, kind, size)
             return
         while chunk := file.read(_whole(file, size)):
             yield chunk

@@ -32,7 +32,6 @@ from tensorprimat.logs import (
     metric_columns,
     prefixes,
     sliding,
-    spreadsheets,
     torchtitan,
     work,
     xtuner,
@@ -53,11 +52,9 @@ from tensorprimat.logs.metric_names import (
     without_run,
 )
 from tensorprimat.logs.metric_steps import Merged, in_whole_seconds
-from tensorprimat.logs.spreadsheets import Spreadsheet
 from tensorprimat.logs.text import Log, lines_of
 
 _COMMENT = "#"
-_EXAMINED_ROWS = 1000  # for the decimal mark
 _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
@@ -257,28 +254,23 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
     A stretch of plain rows is read column by column, in a quarter of the time; one with quotes or prefixes row by row.
     """
     columns = MetricColumns([without_run(name) for name in header])
-    table: Spreadsheet | None = None
     last = -1
     for number, block in log.numbered_blocks():
         rows = [(line, text) for line, text in lines_of(number, block) if line > head]
-        table = table or spreadsheets.of_plain_csv(header, [text for _, text in rows[:_EXAMINED_ROWS]])
         likely = [(place, text) for place, (_, text) in enumerate(rows) if "tep" in text or "iteration" in text]
         heads = [place for place, text in likely if names_a_table(names := csv_cells(text)) or is_lightnings(names)]
         for begin, end in pairwise([0, *heads, len(rows)]):
             if begin in heads:
                 header = csv_cells(rows[begin][1])
-                table = replace(table, names=tuple(header))
                 reading.begins.append((rows[begin][0], f"another header in line {rows[begin][0]}"))
-            table = _add_rows(columns, header, rows[begin + (begin in heads) : end], table, log)
+            _add_rows(columns, header, rows[begin + (begin in heads) : end], log)
         last = rows[-1][0] if rows else last
     columns.torn.spare(last, log)
     return columns
 
 
-def _add_rows(
-    columns: MetricColumns, header: list[str], rows: list[tuple[int, str]], table: Spreadsheet, log: Log
-) -> Spreadsheet:
-    """Add rows under one header; return the table with its decimal mark as far as it is known now."""
+def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, str]], log: Log) -> None:
+    """Add rows under one header."""
     runs = {match["run"] for name in header if (match := OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
     _refuse_several(log, runs)
     names = [without_run(name) for name in header]
@@ -288,12 +280,10 @@ def _add_rows(
     is_plain = len(plain) == len(rows) and bool(plain)
     if not (is_plain and columns.add_numbers([line for line, _ in plain], names, by_column)):
         for line, text in rows:
-            plain_text, table = spreadsheets.plain_row(prefixes.strip(text), table, log.path)
-            if (row := _row(names, plain_text)) is not None:
+            if (row := _row(names, prefixes.strip(text))) is not None:
                 columns.add(line, row)
             elif text.strip() and not text.startswith(_COMMENT):
                 columns.torn.add(line, text)
-    return table
 
 
 def csv_cells(text: str) -> list[str]:

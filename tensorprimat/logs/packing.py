@@ -1,7 +1,9 @@
-"""Compressed logs, recognised by their first bytes: gzip, zstd, xz, bzip2, and zip archives that contain one file.
+"""Packed logs, recognised by their first bytes: gzip, zstd, xz, bzip2, zip archives of one file, Jupyter notebooks, and
+the JSON of log services.
 
 Everything unpacks chunk by chunk. A file that expands further than any log is refused, and so is an archive of
-several files, because each of them would be a log of its own.
+several files, because each of them would be a log of its own. A line of a notebook stays one line, so that line numbers
+are those of the file. Source code and HTML become empty lines: they mention everything that a log contains.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import lzma
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from tensorprimat.core.errors import InputError, MissingPackageError
+from tensorprimat.logs.fields import json_in
 
 MAGIC_BYTES = 10
 MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, that of the others far beyond
@@ -38,6 +41,25 @@ damaged raises UnicodeDecodeError."""
 OFFICE_MEMBER = "[Content_Types].xml"  # workbooks and documents are zip archives too, but not packed logs
 SAVED_MEMBERS = ("/data.pkl", ".npy")  # checkpoints of PyTorch and arrays of NumPy: binary files, not archives of logs
 NAMED_MEMBERS = 3  # of an archive, in an error
+
+_NOTEBOOK = re.compile(rb'\A\s*\{\s*"(?:cells|nbformat\w*|metadata)": ')
+_KEY = re.compile(r'\s{0,80}"(?P<key>[\w/.@+-]{1,80})": (?P<rest>.*)')
+_STRING = re.compile(r'\s{0,80}(?P<string>"(?:[^"\\]|\\.)*"),?\s*\Z')
+_PRINTED = frozenset(("text", "text/plain", "traceback"))
+"""Keys of a cell's output: a list of lines, or one string."""
+_LINE_KEYS = {name: name for name in ("textPayload", "log", "line", "message", "msg", "MESSAGE")} | {
+    "jsonPayload": "message"
+}
+"""Key of an entry of docker, Kubernetes, journald or a log service → key of the line itself."""
+_ENTRY_KEYS = frozenset(
+    (
+        *("stream", "time", "timestamp", "@timestamp", "ts", "date", "labels", "kubernetes", "container_id", "_p"),
+        *("insertId", "logName", "receiveTimestamp", "resource", "ingestionTime", "eventId", "logStreamName"),
+        "__REALTIME_TIMESTAMP",
+    )
+)
+"""Keys beside it, which no row of a training has together with one of those."""
+_ENTRY_LINES = 40  # an entry that is printed over several lines has some ten
 
 
 def kind_of(head: bytes) -> str | None:
@@ -137,3 +159,47 @@ _UNPACKERS: Mapping[str, Callable[[Path, IO[bytes], int], Iterator[bytes]]] = {
     "bzip2": partial(_opened_by, bz2),
     "zip": _zip,
 }
+
+
+def is_notebook(head: bytes) -> bool:
+    """Return True if a text begins as a notebook of several lines, in the order of Jupyter or Colab."""
+    return _NOTEBOOK.match(head) is not None and b'"cell_type"' in head and head.count(b"\n") > 2
+
+
+def printed_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of a notebook with each printed line in the place of its string, all other text left out."""
+    is_printed = False
+    for block in blocks:
+        lines: list[str] = []
+        for line in block.decode("utf-8", "replace").split("\n"):
+            text = line
+            if key := _KEY.match(line):
+                is_printed, text = key["key"] in _PRINTED, key["rest"]
+            string = _STRING.match(text) if is_printed else None
+            lines.append(_decoded(string["string"]) if string else "")
+        yield "\n".join(lines).encode("utf-8", "replace")  # JSON may contain half of a surrogate pair
+
+
+def _decoded(string: str) -> str:
+    text = json_in(string)
+    return string if text is None else text.rstrip("\n").replace("\r\n", "\r").replace("\n", "\r")
+
+
+def key_of_lines(head: bytes) -> str | None:
+    """Return the key of the lines of a log in a text that begins as the JSON of a log service; None for another text.
+
+    >>> key_of_lines(b'{"log": "step 5", "stream": "stdout"}'), key_of_lines(b'{"step": 5, "time": 0.25}')
+    ('log', None)
+    """
+    if head.lstrip()[:1] not in (b"{", b"["):
+        return None
+    lines = head.decode("utf-8", "replace").lstrip().split("\n")[:_ENTRY_LINES]
+    entry = json_in(lines[0])
+    if isinstance(entry, dict) and isinstance(entry.get("events"), list):
+        entry = entry["events"]
+    first = entry[0] if isinstance(entry, list) and entry else entry
+    if isinstance(first, dict):
+        keys = {key for key, value in first.items() if key in _ENTRY_KEYS or isinstance(value, str | list | dict)}
+    else:
+        keys = {match["key"] for line in lines if (match := _KEY.match(line))}
+    return None if keys.isdisjoint(_ENTRY_KEYS) else next((own for key, own in _LINE_KEYS.items() if key in keys), None)
