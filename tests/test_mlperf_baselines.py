@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -158,7 +159,8 @@ def test_every_stated_precision_is_of_an_entry_of_the_library():
     entries = {entry.name for entry in bundled().entries}
     for (round, submitter, system, benchmark), row in mlperf_rules._precisions().items():
         assert f"{round}/{submitter}/{system}/{benchmark}" in entries
-        assert row.source.startswith(f"mlcommons/training_results_{round}, {submitter}/benchmarks/{benchmark}/")
+        folder = rf"{submitter}/(benchmarks/{benchmark}|systems)/"
+        assert re.match(rf"\S+/training_results_{round}( at \w+)?, {folder}", row.source)
 
 
 @pytest.mark.parametrize(
