@@ -35,7 +35,7 @@ def test_a_series_file_is_named_after_its_content_and_its_hash_is_in_the_json(tm
 def test_the_content_of_a_series_file_in_a_cycle_of_objects_is_freed_without_a_message():
     code = """
 import gc
-from tensorprimat.core import series
+from tensorprimat.storage import series
 from tensorprimat.core.steps import Step, Steps
 cycle = [series.to_bytes(Steps.of([Step(index=1, seconds=0.5)]))]
 cycle.append(cycle)

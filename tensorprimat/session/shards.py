@@ -18,7 +18,6 @@ from typing import IO, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from tensorprimat.core import series
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.fact_values import Statement
 from tensorprimat.core.profile import Profile
@@ -28,6 +27,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.survey import Item, SurveyedFile
 from tensorprimat.core.version import __version__
 from tensorprimat.logs import survey
+from tensorprimat.storage import series
 from tensorprimat.system import atomic, regular
 
 SLURM = "slurm"  # value of --shard that takes the part from the job array of this task
