@@ -42,7 +42,7 @@ spec = json.load(open(paths.spec))
 
 def write(steps, complete=True):
     from pathlib import Path
-    from tensorprimat.core import store
+    from tensorprimat.storage import store
     from tensorprimat.system import atomic
     from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
     from tensorprimat.core.steps import Step, Steps

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("folder", "engine")
 STAND_IN = """
 import json, os, signal, sys, time
 from pathlib import Path
-from tensorprimat.core import store
+from tensorprimat.storage import store
 from tensorprimat.models import presets
 from tensorprimat.core.result import (GpuInfo, Model, PerformanceMetrics, Provenance, Result, Run, TrainingConfig)
 from tensorprimat.core.spec import RunSpec

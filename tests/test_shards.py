@@ -15,9 +15,9 @@ from hypothesis import given, strategies
 from test_analyze import ROOT, analyze, litgpt_log
 
 from tensorprimat import logs
-from tensorprimat.core import store
 from tensorprimat.core.errors import UsageError
 from tensorprimat.session import shards
+from tensorprimat.storage import store
 
 SHARED = ROOT.parent / "shared"
 FACTS = ("--gpu", "H100", "--precision", "again=bf16", "--num-gpus", "8")
