@@ -14,7 +14,7 @@ from each import in_each
 from tensorprimat import logs
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
-from tensorprimat.logs import fields, line_widths
+from tensorprimat.logs import fields, spelling
 from tensorprimat.storage import store
 from tensorprimat.system import regular
 
@@ -223,23 +223,23 @@ def test_rows_are_found_cut_if_other_lines_end_at_the_same_column():
     rows = [f"step: {n:05} | loss {9.5 - n / 100:.2f} | tokens/s 262{n % 7}44.31" for n in range(1, 20)]
     cut = [line[:36] for line in (*banner, *rows)]
     cited = set(range(6, 25))
-    assert line_widths.cut_width(numbered(*cut), cited) == 36
-    assert line_widths.cut_width(numbered(*cut[4:]), {line - 4 for line in cited}) is None  # nothing tells
-    assert line_widths.cut_width(numbered(*banner, *rows), cited) is None
+    assert spelling.cut_width(numbered(*cut), cited) == 36
+    assert spelling.cut_width(numbered(*cut[4:]), {line - 4 for line in cited}) is None  # nothing tells
+    assert spelling.cut_width(numbered(*banner, *rows), cited) is None
 
 
 def test_a_last_number_that_gains_decimals_as_it_gets_shorter_is_found_cut():
     cut = [f"step: {n:05} | loss {10.35 - n / 20:.6f}"[:25] for n in range(1, 20)]
-    assert line_widths.cut_width(numbered(*cut), set(range(1, 20))) == 25
+    assert spelling.cut_width(numbered(*cut), set(range(1, 20))) == 25
     four_digits = [f"step: {n:05} | loss {f'{10.36 - n / 20:.4g}':>7}" for n in range(1, 20)]
-    assert line_widths.cut_width(numbered(*four_digits), set(range(1, 20))) is None
+    assert spelling.cut_width(numbered(*four_digits), set(range(1, 20))) is None
 
 
 def test_lines_that_a_logger_pads_to_the_terminal_are_not_cut():
     kinds = ("building the mesh", "loading the data", "compiling blocks", "starting to train", "writing the state")
     lines = [f"INFO  {kind:<40} trainer.py:{100 + n}" for n, kind in enumerate(kinds)]
     lines += [f"INFO  {f'step {n:05} loss {9.5 - n / 100:.4f}':<40} trainer.py:110" for n in range(1, 20)]
-    assert line_widths.cut_width(numbered(*lines), set(range(6, 25))) is None
+    assert spelling.cut_width(numbered(*lines), set(range(6, 25))) is None
 
 
 def test_losses_without_any_decimal_are_a_sign_of_cut_lines(tmp_path):

@@ -14,7 +14,7 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import listed, shortened_list
 from tensorprimat.core.result import Result
-from tensorprimat.logs import assemble, clocks, failures, fields, files, line_widths, metric_names, metrics, spelling
+from tensorprimat.logs import assemble, clocks, failures, fields, files, metric_names, metrics, spelling
 from tensorprimat.logs.format import Format, UserFacts
 from tensorprimat.logs.formats import FORMATS, detect_format, format_named
 from tensorprimat.logs.text import HEAD_BYTES, Log, lines_of
@@ -179,7 +179,7 @@ def _head(log: Log) -> list[str]:
 
 def _folds(log: Log) -> list[str]:
     """Return a warning about a log whose lines were broken at a width."""
-    width = line_widths.fold_width(_head(log))
+    width = spelling.fold_width(_head(log))
     return [] if width is None else [Notice("lines_folded", "steps", width=width)]
 
 

@@ -25,7 +25,7 @@ from tensorprimat.core.steps import distinct
 from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.core.version import __version__
 from tensorprimat.facts import catalogue, devices
-from tensorprimat.logs import citations, dates, failures, rounding, segments
+from tensorprimat.logs import citations, clocks, failures, rounding, segments
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
@@ -95,7 +95,7 @@ def _result(
             path=log.name,
             remedy=f"--segment takes 1 to {trainings}, or all",
         )
-    reading = dates.with_dates(log, segments.joined_segments(found, measured, picked=number is not None))
+    reading = clocks.with_dates(log, segments.joined_segments(found, measured, picked=number is not None))
     if planned := failures.planned_but_missing(log, reading):
         last = int(reading.steps.column("index").max())
         ends = Notice("ends_early", "steps", last=last, planned=planned)

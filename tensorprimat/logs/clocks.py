@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from math import inf
@@ -15,14 +16,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tensorprimat.audit.evidence import DATES, Elapsed
+from tensorprimat.audit.findings import FEWEST_STEADY
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, Step, Steps
 from tensorprimat.logs import prefixes
 from tensorprimat.logs.fields import first_interval
+from tensorprimat.logs.format import Reading
+from tensorprimat.logs.text import Log
 
 LONG_PAUSE, LEAST_PAUSE = 20.0, 60.0  # times the median gap, and seconds: longer than any regular work of a loop
 CLOCK_SHARE = 0.01  # a stamp's resolution over the time that a row spans, at most
+_LOOKED_AT = 3  # rows; if none of them has a stamp, the others are not looked for
 STAMP_CHARACTERS = 100  # of a line that may contain its time stamp
 OWN_STAMP_CHARACTERS = 48  # of a line after the prefixes of launchers
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -284,3 +290,49 @@ def _row(mark: TimeMark, seconds: float | None, covers: int) -> Step:
         interrupted_by=mark.interrupted_by,
         line=mark.line,
     )
+
+
+def with_dates(log: Log, reading: Reading) -> Reading:
+    """Return the reading with the date of each row, if the lines carry dates and the reader stored none itself.
+
+    Stamps without a year give the rows no dates; only the audit uses them, as a clock.
+    """
+    steps, stated = reading.steps, reading.evidence.elapsed
+    known = steps.has("ended_at") or (stated is not None and stated.of_calls) or reading.timing == "timestamps"
+    if known or log.is_folder or log.is_binary:
+        return reading
+    lines = np.sort(steps.column("line"))
+    places = lines[np.diff(lines, prepend=0) > 0]
+    if len(places) < FEWEST_STEADY or lines[0] <= 0:
+        return reading
+    if not any(moment for _, moment in stamps_of(log, places[:_LOOKED_AT].tolist())):
+        return reading
+    found = {line: moment for line, moment in stamps_of(log, places.tolist()) if moment is not None}
+    moments = [found.get(line) for line in steps.column("line").tolist()]
+    seconds = np.array([np.nan if moment is None else moment.seconds for moment in moments])
+    if all(moment.has_year for moment in found.values()):
+        return replace(reading, steps=steps.replace(ended_at=seconds))
+    clock = Elapsed(
+        name=DATES,
+        seconds={line: moment.seconds for line, moment in found.items()},
+        resolution=max(moment.resolution for moment in found.values()),
+        by="line",
+    )
+    return replace(reading, evidence=replace(reading.evidence, dates=clock))
+
+
+def stamps_of(log: Log, lines: list[int]) -> Iterator[tuple[int, Moment | None]]:
+    """Yield (line, its stamp) for each of some ascending lines; a line that was redrawn counts by its last stamp."""
+    rest = iter(lines)
+    place = next(rest, None)
+    stamp: Moment | None = None
+    for line, text in log.bare_lines():
+        while place is not None and line > place:
+            yield place, stamp
+            place, stamp = next(rest, None), None
+        if place is None:
+            return
+        if line == place:
+            stamp = written_at(text) or stamp
+    if place is not None:
+        yield place, stamp

@@ -2,7 +2,8 @@
 
 Readers take the settings that they know. Two logs can still be of different trainings (another softmax, another
 optimizer), and their other arguments tell. Only a block of arguments counts, since single lines `name: value` state
-times and places too.
+times and places too. Lines that count trainable parameters tell whether all train: LoRA and frozen layers are other
+work. LitGPT counts exactly; Lightning's summary (NeMo prints it too) rounds, so that only a zero is exact.
 """
 
 from __future__ import annotations
@@ -68,6 +69,13 @@ _WORD = re.compile(r"[^\s'\"\[\]]+")
 _COUNT = re.compile(r"\d{1,5}")
 _WITHOUT_VALUE = ("standalone", "no_python", "run_path", "module", "m", "use_env", "virtual_local_rank")
 """Options of torchrun that no value follows."""
+_TRAINED = re.compile(r"^Number of (?P<kind>trainable|non-trainable) parameters: (?P<count>\d[\d,]{0,20})$")  # LitGPT
+_TRAINED_ROUNDED = re.compile(
+    r"(?:^|\s)(?P<count>\d{1,4}(?:,\d{3}|\.\d{1,3})?)(?: (?P<unit>[KMBT]))?\s+(?P<kind>Trainable|Non-trainable) params$"
+    r"|(?:^|\s)(?P<rich_kind>Trainable|Non-trainable) params: (?P<rich_count>\d{1,4}(?:,\d{3}|\.\d{1,3})?)"
+    r"(?: (?P<rich_unit>[KMBT]))?$"
+)
+_TRAINED_MARK = "rainable param"
 
 
 def lines_before_rows(log: Log, steps: Steps) -> list[str]:
@@ -244,3 +252,33 @@ def configure(reading: Reading, texts: Mapping[str, str], *, of: str) -> None:
             if device is not None:
                 reading.gpu_info["device_name"] = device
             break
+
+
+def note_counts(text: str, found: dict[str, Any]) -> None:
+    """Note a line's counts in `found`, by "trainable" and "non-trainable": a number, or True for a rounded one."""
+    if _TRAINED_MARK not in text:
+        return
+    line = text.strip()
+    if exact := _TRAINED.match(line):
+        found[exact["kind"]] = int(exact["count"].replace(",", ""))
+    elif rounded := _TRAINED_ROUNDED.search(line):
+        count_text = rounded["count"] or rounded["rich_count"]
+        found[(rounded["kind"] or rounded["rich_kind"]).lower()] = float(count_text.replace(",", "")) != 0
+
+
+def config_of_counts(found: dict[str, Any]) -> dict[str, str]:
+    """Return the fields of TrainingConfig that follow: peft "none" where all train, "frozen" where some do not.
+
+    For a model that is built after the summary, the counts are 0 and state nothing.
+    """
+    if not found.get("trainable") or "non-trainable" not in found:
+        return {}
+    return {"peft": "frozen" if found["non-trainable"] else "none"}
+
+
+def counted_model(found: dict[str, Any]) -> dict[str, int]:
+    """Return the fields of Model that exact counts give."""
+    trained, frozen = found.get("trainable"), found.get("non-trainable")
+    if isinstance(trained, bool) or isinstance(frozen, bool) or not trained or frozen is None:
+        return {}
+    return {"trainable_parameters": trained, "parameters": trained + frozen}

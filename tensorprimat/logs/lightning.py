@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from tensorprimat.core.notices import Notice
-from tensorprimat.logs import metrics, trainable
+from tensorprimat.logs import headers, metrics
 from tensorprimat.logs.fields import clock_seconds
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_names import is_lightnings
@@ -64,8 +64,8 @@ def _of_bars(log: Log) -> Reading:
                 first_drawing.setdefault(epoch, match)
             last_drawing[epoch] = match
         else:
-            trainable.note_counts(text, counts)
-    reading.training_config |= trainable.config_of(counts)
+            headers.note_counts(text, counts)
+    reading.training_config |= headers.config_of_counts(counts)
     epochs = [last_drawing[epoch] for epoch in sorted(last_drawing)]
     batches, seconds = 0, 0.0
     for match in epochs[1:] or epochs:

@@ -28,7 +28,7 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.settings import LIGHTNING_PRECISIONS
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
-from tensorprimat.logs import prefixes, trainable
+from tensorprimat.logs import headers, prefixes
 from tensorprimat.logs.clocks import Moment, TimeMark, pauses, timed_steps
 from tensorprimat.logs.fields import clock_seconds, merged, number
 from tensorprimat.logs.format import Reading
@@ -97,7 +97,7 @@ def read(log: Log) -> Reading:
         if _SAVING.search(text):
             settings["saved"] = "yes"
             other_work[line] = "checkpoint"
-        trainable.note_counts(text, counts)
+        headers.note_counts(text, counts)
         for name, pattern in _TOTALS.items():
             if (match := pattern.search(text)) and (total := number(match[1])) is not None:
                 totals[name] = total
@@ -108,8 +108,8 @@ def read(log: Log) -> Reading:
     reading = Reading(source="LitGPT log")
     reading.steps = merged(((None, step) for step in _steps(rows)), reading.warnings)
     _configure(reading, settings)
-    reading.model |= trainable.counted_model(counts)
-    reading.training_config |= trainable.config_of(counts)
+    reading.model |= headers.counted_model(counts)
+    reading.training_config |= headers.config_of_counts(counts)
     by_iterations = reading.steps.has("seconds")
     clock = _clock_of(rows, _last_iteration(reading.training_config, settings))
     if clock and not by_iterations:

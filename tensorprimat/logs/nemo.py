@@ -31,7 +31,7 @@ import numpy as np
 from tensorprimat.audit.evidence import Elapsed, Evidence
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.logs import fields, trainable
+from tensorprimat.logs import fields, headers
 from tensorprimat.logs.fields import NUMBER, SETTING
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -122,7 +122,7 @@ def read(log: Log) -> Reading:
         reading.steps = Steps.of([Step(index=row.index, seconds=None, loss=row.loss, line=row.line) for row in steps])
         return reading
     reading.steps = _with_samples(steps, consumed, by="index" if drawn else "line")
-    reading.training_config |= {**_batch(steps), **trainable.config_of(counts)}
+    reading.training_config |= {**_batch(steps), **headers.config_of_counts(counts)}
     if drawn:
         reading.source, reading.warnings = "NeMo", []
         reading.evidence = Evidence(elapsed=Elapsed(name="the progress bar", seconds=drawn, resolution=1.0))
@@ -215,7 +215,7 @@ def _lines(log: Log, reading: Reading, counts: dict[str, Any]) -> Iterator[tuple
         elif _NOTABLE.search(text):
             _notice(text, reading)
         else:
-            trainable.note_counts(text, counts)
+            headers.note_counts(text, counts)
 
 
 def _step_of(line: int, text: str, consumed: dict[int, float], batches: _Batches) -> Step | None:

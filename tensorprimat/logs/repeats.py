@@ -1,21 +1,26 @@
-"""Rows that repeat the number of a step with other values: the sign of two jobs that write into one log.
+"""Rows out of order: those that repeat the number of a step with other values, the sign of two jobs that write into one
+log, and those from the newest to the oldest.
 
 The rows of several ranks about one step agree, and only the first of them counts. Rows of two jobs without the prefixes
 of launchers look the same, but have other losses, or times that differ in every step.
+
+Rows in the order of a log service, the newest first, are refused: each would be a restart, and a row of MLPerf would
+even be timed by the marks of another block.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import significant
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import Step
+from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.terms import RATES
 
 SAME_LOSS = 1e-6  # relative difference: ranks print one mean over all of them
@@ -23,6 +28,8 @@ FEWEST_LOSSES = 3  # repeated rows with other losses: one or two may be steps re
 FEWEST_TIMES = 5
 OTHER_PACE = 0.03  # ranks wait for one another in every step, so their times do not differ by as much in the median
 _MEASURES = ("seconds", *RATES)
+_LEAST_ROWS = 3  # whose order says something
+MOSTLY = 0.8  # of the lines go back; those of several ranks or restarts do so far less often
 
 
 class Repeats:
@@ -75,3 +82,25 @@ class Repeats:
                         of_one=of_one,
                     )
                 )
+
+
+def goes_back(values: Sequence[float] | np.ndarray) -> bool:
+    """Return True if numbers or times, in the order of their lines, fall at nearly every change. NaN is left out."""
+    known = np.asarray(values, np.float64)
+    growth = np.diff(known[np.isfinite(known)])
+    growth = growth[growth != 0]  # ranks, and marks of one moment, repeat a value
+    return len(growth) >= _LEAST_ROWS - 1 and bool(np.mean(growth < 0) >= MOSTLY)
+
+
+def refuse_newest_first(steps: Steps, path: str) -> None:
+    """Raise InputError if the numbers of the rows go back. Dates are not compared: they may be of several logs."""
+    lines = steps.column("line")
+    order = np.argsort(lines[lines > 0], kind="stable")
+    if goes_back(steps.column("index")[lines > 0][order]):
+        raise refusal_of_order(path)
+
+
+def refusal_of_order(path: str) -> InputError:
+    """Return the error for a log whose lines go from the newest to the oldest."""
+    remedy = "put the oldest first: tac LOG, or gcloud logging read --order=asc"
+    return InputError("its rows go from the newest to the oldest", path=path, remedy=remedy)

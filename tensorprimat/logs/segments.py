@@ -32,7 +32,7 @@ from tensorprimat.logs import (
     fields,
     files,
     headers,
-    newest_first,
+    repeats,
     replays,
     second_settings,
     starts,
@@ -95,7 +95,7 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     whole = format.read(log)
     if isinstance(whole, Result):
         return whole
-    newest_first.refuse_steps(log, whole.steps)
+    repeats.refuse_newest_first(whole.steps, log.name)
     cuts = [] if log.is_folder or log.is_binary else _cuts(log, format, whole)
     again = replays.find_replays(log, whole.steps, by_stamps=whole.timing == "timestamps") if cuts else []
     if again:

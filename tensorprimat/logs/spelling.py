@@ -3,14 +3,14 @@
 A number that lost digits can look complete to its reader, because a delimiter follows. The other rows show it: a
 framework prints a metric with the same number of decimals on every row, and once per row. Metrics that may take several
 forms are not checked: `repr` drops a zero at the end, and a small learning rate gets an exponent.
+Lines that were all cut or folded share a width.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -20,21 +20,14 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
-from tensorprimat.logs.line_widths import LEAST_ROWS, LEAST_SHARE, cut_width
 from tensorprimat.logs.text import Log
 
 _MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
 _LONGEST_ROW = 2**14
-MOST_SHARE = 1.3  # numbers of a metric per row; if there are more, some are on lines of another kind
 ODD_SHARE = 0.02  # share of rows that may be damaged; above it the framework prints them that way
-ZERO_LAST = 0.1  # share of numbers whose last decimal is a zero, which repr and %g drop
-LEAST_CHANCE = 0.01  # that a program that drops zeros shortens so few numbers; below it, a short number is damaged
-_WHOLE = (" 0.0", " 1.0")  # a share that is 0 or 1, as repr prints it
 _LABEL_CHARACTERS = 32
-_MOST_DECIMALS = 8  # digits; a number with more is complete
 UNIT_CHARACTERS = 8
 LEAST_REST = 6
-MOST_LINES_OF_A_ROW = 60
 LOOKED_AT_ROWS = 50  # for decimal commas
 
 _NUMBER = re.compile(
@@ -46,12 +39,7 @@ _COMMA = re.compile(
 )
 """A number whose comma is not a separator of thousands."""
 _POINT = re.compile(r"\d\.\d")
-_SCIENTIFIC = re.compile(r"(?<![\d.])\d(?:\.\d*)?[eE][-+]?\d+$")
-_ALL_DIGITS = re.compile(r"\d\.\d{12}")
-"""A number with all digits of a double, as repr prints it, of which json and dict make use too."""
 _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
-_EVALUATION = re.compile(r"\b(?:validat|evaluat|eval\b)", re.IGNORECASE)
-"""A line of an evaluation, whose numbers are often printed with other decimals than those of the rows."""
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
 _WRITTEN = r"(?P<value>\d{1,3}(?:[ '\u00a0\u2009\u202f\u2019]\d{3})+(?:\.\d{1,20})?|\d{1,9}(?: ?\*{1,2} ?\d{1,9})+)"
@@ -67,19 +55,34 @@ _NO_NUMBERS = (
 """Settings and rates whose value readers do not take for one number."""
 _PROGRAM = re.compile(r"(?:import|from) [\w.]{1,40}(?: import .{1,200}| as \w{1,20})?$")
 """A line of a program: modded-nanogpt logs its own, in which batch_size=8 * 2048 * 8 is no setting."""
+LAST_CHARACTERS = 128  # contain the last number of a line and its label
+LEAST_ROWS = 6
+LEAST_SHARE = 0.8  # least share of the rows that must show a sign
+LEAST_WIDTH = 20
+KIND_CHARACTERS = 16
+LEAST_DECIMALS = 2  # of numbers that lack no digit that matters
 
-
-class _Shape(NamedTuple):
-    decimals: int | None
-    """Digits after the decimal point; None without one."""
-    exponent: int
-    """Characters of the exponent."""
+_LAST_LABEL = re.compile(r"[A-Za-z][^\d]{0,40}[\d.,eE+-]*$")
+_LAST_NUMBER = re.compile(r"[A-Za-z][^\d]{0,40}?(?P<number>[-+]?\d[\d.,eE+-]*)$")
+_OF_NUMBERS = "0123456789.,eE+-"
+_CODE_PLACE = re.compile(r"\.(?:py|cc|cpp|c|h|cu):\d+$")
+"""A place in the source code at the end of a padded line, as loggers print it: trainer.py:99."""
+MOST_KINDS_AT_ONE_WIDTH = 3  # rows and, by chance, one or two other kinds of line
+LEAST_FOLDED = 3  # lines broken in a number at one width: fewer may be chance
+FOLDED_SHARE = 0.5  # of the longest lines that end in a number
+_NUMBER_ENDS = re.compile(r"\d[.,]?$")
+_STAMP = (  # date, time of day, Unix time
+    r"\d{4}-\d\d-\d\d|20\d{6}(?!\d)|\d\d?[:/]\d\d|\d\d[ /-][A-Z][a-z]{2}\b|1\d{9}(?:\d{3}){0,3}(?!\d)"
+)
+_PREFIX = r"\d{1,5}: |\d{1,3}(?:\.\d{1,3}){3}(?!\d)"  # rank of srun --label, address of pdsh
+_NUMBER_GOES_ON = re.compile(rf"[.,]?(?!{_STAMP}|{_PREFIX})\d")
+_ROW_OF_TABLE = re.compile(r"[\d\s.,;+\-eE:/TZ]*$")  # numbers and dates alone: rows of a CSV are often equally long
 
 
 class _Printed(NamedTuple):
     line: int
     label: str
-    shape: _Shape
+    decimals: int
     text: str
 
 
@@ -117,13 +120,11 @@ def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
     cited = _cited(steps)
     if len(cited) < LEAST_ROWS:
         return
-    lines_of_a_row = min(int(np.median(np.diff(cited))), MOST_LINES_OF_A_ROW)
-    first, last = int(cited[0]) - lines_of_a_row + 1, int(cited[-1])
+    rows = set(cited.tolist())
     lines = [(line, text) for line, text in log.lines() if len(text) <= _LONGEST_ROW]
-    near = [(line, text) for line, text in lines if first <= line <= last]
-    if odd := odd_number(near, len(cited), cited):
+    if odd := odd_number([(line, text) for line, text in lines if line in rows], len(rows)):
         yield Notice("number_spelled_oddly", "steps", text=repr(odd.text), line=odd.line)
-    if width := cut_width(lines, set(cited.tolist())):
+    if width := cut_width(lines, rows):
         yield Notice("lines_cut", "steps", width=width)
 
 
@@ -166,10 +167,10 @@ def decimal_comma(rows: Sequence[str]) -> str | None:
     return found[0] if len(found) >= max(LEAST_ROWS, LEAST_SHARE * len(rows)) else None
 
 
-def odd_number(lines: Sequence[tuple[int, str]], rows: int, cited: np.ndarray | None = None) -> _Printed | None:
-    """Return the first number that is printed unlike the same number of the other rows, or None.
+def odd_number(lines: Sequence[tuple[int, str]], rows: int) -> _Printed | None:
+    """Return the first number that lacks decimals which the same number has on the other rows, or that is there twice.
 
-    cited: Lines of the rows, ascending; numbers that are not near most of them belong to no row.
+    Only a number of fixed decimals is judged: some of its values end in a zero, which repr and %g drop.
 
     >>> rows = [(n, f"step {n}: time 1.{n}50 s") for n in range(9)]
     >>> odd_number([*rows, (9, "step 9: time 1. s")], 10).text
@@ -180,103 +181,33 @@ def odd_number(lines: Sequence[tuple[int, str]], rows: int, cited: np.ndarray | 
     alike: dict[str, list[int]] = {}  # of lines that differ in digits alone one is examined
     for place, (_, text) in enumerate(lines):
         alike.setdefault(text.translate(_ANY_DIGIT), []).append(place)
-    evaluations = [text for text in alike if _EVALUATION.search(text)]
-    if len(evaluations) < len(alike) / 2:  # else every line has the word, as a name of the job
-        for text in evaluations:
-            del alike[text]
-    found: defaultdict[str, list[tuple[_Shape, list[int]]]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[int, list[int]]]] = defaultdict(list)
     for text, places in alike.items():
         for printed in _numbers(0, text):
-            found[printed.label].append((printed.shape, places))
+            found[printed.label].append((printed.decimals, places))
     for label, listed in found.items():
-        count = sum(len(places) for _, places in listed)
-        if count < max(LEAST_ROWS, LEAST_SHARE * rows) or _UNEVEN.search(label):
+        counts: Counter[int] = Counter()
+        for decimals, places in listed:
+            counts[decimals] += len(places)
+        if counts.total() < max(LEAST_ROWS, LEAST_SHARE * rows) or _UNEVEN.search(label):
             continue
-        most = max(1, int(ODD_SHARE * count))
-        odd = _of_odd_shape(lines, label, listed, most)
-        if odd is None and count <= MOST_SHARE * rows:
-            of_line = Counter(place for _, places in listed for place in places)
-            twice = [place for place, times in of_line.items() if times > 1]
-            odd = _labelled(lines[twice[0]], label) if 0 < len(twice) <= most else None
-        if odd and (cited is None or _near_rows(lines, listed, cited) >= LEAST_SHARE * rows):
-            return odd
+        most, usual = max(1, int(ODD_SHARE * counts.total())), counts.most_common(1)[0][0]
+        odd = [(decimals, places[0]) for decimals, places in listed if decimals != usual]
+        if usual > 1 and 0 < counts.total() - counts[usual] <= most and _is_fixed(lines, label, usual, listed):
+            return next(one for one in _numbers(*lines[odd[0][1]]) if (one.label, one.decimals) == (label, odd[0][0]))
+        of_line = Counter(place for _, places in listed for place in places)
+        twice = [place for place, times in of_line.items() if times > 1]
+        if 0 < len(twice) <= most:
+            return next(one for one in _numbers(*lines[twice[0]]) if one.label == label)
     return None
 
 
-def _near_rows(lines: Sequence[tuple[int, str]], listed: Sequence[tuple[_Shape, list[int]]], cited: np.ndarray) -> int:
-    """Return how many rows have one of these numbers on their line, or between the row before and them."""
-    found = [lines[place][0] for _, places in listed for place in places]
-    return len(np.unique(np.searchsorted(cited, found)))
-
-
-def _of_odd_shape(
-    lines: Sequence[tuple[int, str]], label: str, listed: Sequence[tuple[_Shape, list[int]]], most: int
-) -> _Printed | None:
-    shapes: Counter[_Shape] = Counter()
-    for shape, places in listed:
-        shapes[shape] += len(places)
-    (usual, count), *_ = shapes.most_common(1)
-    others = shapes.total() - count
-    if usual.decimals is None or not 0 < others <= most:
-        return None
-    odd, where = next((shape, places[0]) for shape, places in listed if shape != usual)
-    printed = _labelled(lines[where], label, odd)
-    if odd.exponent and not usual.exponent:  # a small value, unless no program writes it so
-        return printed if printed and not _SCIENTIFIC.search(printed.text) else None
-    if max(odd.decimals or 0, usual.decimals) > _MOST_DECIMALS:
-        return None
-    same = [_labelled(lines[place], label) for shape, places in listed if shape == usual for place in places]
-    texts = {printed.text for printed in same if printed}
-    if odd.decimals is None and all(text.endswith(".0") for text in texts):
-        return None  # a whole number that the program prints as an integer on some lines and as a float on others
-    if odd.decimals and odd.decimals <= usual.decimals and odd.exponent == usual.exponent:
-        is_fixed = usual.decimals > 1 and any(text.endswith("0") for text in texts)
-        by_repr = lines[where][1].rstrip().endswith("}") or _ALL_DIGITS.search(lines[where][1])
-        likely = 2 if by_repr else 1  # zeros that are dropped
-        first = min(place for _, places in listed for place in places)  # memory may grow after it
-        is_cut = len(texts) == 1 and where != first and printed is not None and printed.text in next(iter(texts))
-        fewer = odd.decimals < usual.decimals - likely
-        if printed is not None and not is_fixed and printed.text.endswith(_WHOLE):
-            return None
-        if not (is_fixed or _chance_of_dropped_zeros(len(texts) + others, others) < LEAST_CHANCE or is_cut or fewer):
-            return None
-    return None if printed and _has_as_many_digits(printed.text, texts) else printed
-
-
-def _chance_of_dropped_zeros(numbers: int, shortened: int) -> float:
-    """Return the chance that at most `shortened` of so many numbers end in a zero, which the program drops.
-
-    >>> round(_chance_of_dropped_zeros(44, 0), 3), round(_chance_of_dropped_zeros(46, 1), 3)
-    (0.01, 0.048)
-    """
-    return sum(
-        math.exp(
-            math.lgamma(numbers + 1)
-            - math.lgamma(zeros + 1)
-            - math.lgamma(numbers - zeros + 1)
-            + zeros * math.log(ZERO_LAST)
-            + (numbers - zeros) * math.log(1 - ZERO_LAST)
-        )
-        for zeros in range(shortened + 1)
-    )
-
-
-def _has_as_many_digits(number: str, others: Collection[str]) -> bool:
-    """Return True if a number has as many significant digits as each of the others, and more or fewer before the point.
-
-    >>> _has_as_many_digits("loss= 11.33", {"loss= 3.674", "loss= 4.100"}), _has_as_many_digits("s 0.7139", {"s 1.351"})
-    (True, True)
-    >>> _has_as_many_digits("time 1.", {"time 1.250"})
-    False
-    """
-    parts = (re.sub(r"[^\d.]", "", text.split()[-1]).lstrip("0").partition(".") for text in (number, *others))
-    (whole, digits), *rest = ((len(before), len((before + behind).lstrip("0"))) for before, _, behind in parts)
-    return all(before != whole and same == digits for before, same in rest)
-
-
-def _labelled(line: tuple[int, str], label: str, shape: _Shape | None = None) -> _Printed | None:
-    found = _numbers(*line)
-    return next((each for each in found if each.label == label and shape in (None, each.shape)), None)
+def _is_fixed(
+    lines: Sequence[tuple[int, str]], label: str, usual: int, listed: Sequence[tuple[int, list[int]]]
+) -> bool:
+    """Return True if a value with the usual decimals ends in a zero."""
+    printed = (one for decimals, places in listed if decimals == usual for at in places for one in _numbers(*lines[at]))
+    return any(one.label == label and one.text.endswith("0") for one in printed)
 
 
 def _numbers(line: int, text: str) -> Iterator[_Printed]:
@@ -294,9 +225,9 @@ def _numbers(line: int, text: str) -> Iterator[_Printed]:
         if len(label) >= LEAST_REST:  # the copy of a row often begins inside a word
             label = next((known for known in labels if label != known and known.endswith(label)), label)
         labels.add(label)
-        decimals = None if match["point"] is None else len(match["decimals"])
-        shape = _Shape(decimals, len(match["exponent"] or ""))
-        yield _Printed(line, label, shape, (before.strip()[-_LABEL_CHARACTERS:] + " " + match[0]).strip())
+        if match["exponent"] is None:  # else a small or large value
+            shown = (before.strip()[-_LABEL_CHARACTERS:] + " " + match[0]).strip()
+            yield _Printed(line, label, len(match["decimals"] or ""), shown)
 
 
 def _label(before: str, behind: str) -> str | None:
@@ -325,3 +256,99 @@ def _odd_tokens(steps: Steps) -> Iterator[str]:
     odd = known[tokens[known] != usual]
     if len(odd) == 1 and tokens[odd[0]] > usual:
         yield Notice("tokens_odd", "steps", line=int(line[odd[0]]), tokens=tokens[odd[0]], usual=usual)
+
+
+def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
+    """Return the width at which all longer lines were cut, or None.
+
+    Most rows have that width. They are cut if their last number begins at different columns: no framework pads rows so.
+    But they are not if all last numbers have equally many decimals: a rate with one digit less makes up for a time
+    with one more. If the last number begins at one column, they are cut if several other kinds of lines have the same
+    width. They are also cut if the last numbers have more decimals where they have fewer digits before the point, and
+    one ends in a zero: a framework that prints numbers this way drops zeros at the end.
+
+    >>> rows = [(n, f"step {n} | loss {1 / n:.9f} | time {n}.123456"[:30]) for n in range(7, 13)]
+    >>> cut_width(rows, set(range(7, 13)))
+    30
+    >>> cut_width([(n, f"step {n:3} | loss {1 / n:.9f} | time 1.123456") for n in range(7, 13)], set(range(7, 13)))
+    >>> cut_width([(n, f"step {n:3} | loss {13.7 - n / 2:.4f}"[:21]) for n in range(1, 13)], set(range(1, 13)))
+    21
+    >>> cut_width([(n, f"step {n:3} | ms: {500.5 * n:.2f} | tok/s: {2e6 / n:.2f}") for n in (1, 3) * 9], {1, 3})
+    """
+    width = max((len(text) for _, text in lines), default=0)
+    if width < LEAST_WIDTH:
+        return None
+    rows = sum(line in cited for line, _ in lines)
+    longest = [(line, text) for line, text in lines if len(text) == width]
+    starts = {match.start() for line, text in longest if line in cited and (match := _at_end(_LAST_LABEL, text))}
+    at_width = sum(line in cited for line, _ in longest)
+    are_whole = _has_equal_decimals(longest, cited)
+    if at_width >= max(LEAST_ROWS, LEAST_SHARE * rows) and len(starts) > 1 and not are_whole:
+        return width
+    of_rows = [match for _, text in longest if not _CODE_PLACE.search(text) and (match := _at_end(_LAST_NUMBER, text))]
+    if len(of_rows) < max(LEAST_ROWS, LEAST_SHARE * rows):
+        return None
+    ended = [text for _, text in longest if text[-1:].isalnum() or text[-1:] in ".,_"]
+    kinds = {re.sub(r"[\d.,]+", "9", text)[:KIND_CHARACTERS] for text in ended}  # beginnings of lines of one kind
+    if len(kinds) > MOST_KINDS_AT_ONE_WIDTH:
+        return width
+    if are_whole:
+        return None
+    numbers = [match["number"] for match in of_rows]
+    whole = {number.partition(".")[0] for number in numbers}
+    decimal = all(number.strip("-+").replace(".", "").isdigit() and "." in number for number in numbers)
+    if decimal and len({len(digits) for digits in whole}) > 1 and any(number.endswith("0") for number in numbers):
+        return width
+    return None
+
+
+def _has_equal_decimals(longest: Sequence[tuple[int, str]], cited: set[int]) -> bool:
+    """Return True if every row ends in a number, and all have as many decimals, at least LEAST_DECIMALS."""
+    numbers = [_at_end(_LAST_NUMBER, text) for line, text in longest if line in cited]
+    decimals = {len(match["number"].partition(".")[2]) if match else 0 for match in numbers}
+    return len(decimals) == 1 and min(decimals) >= LEAST_DECIMALS
+
+
+def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Search the end of a text for a label and the number after it, from the last digit before that number.
+
+    A label contains no digit, so a match begins after that digit. An attempt at every letter would take ten times as
+    long.
+
+    >>> _at_end(_LAST_LABEL, "step 7 | loss 2.5e-01").start(), _at_end(_LAST_NUMBER, "step 7 | loss 2.5e-01")["number"]
+    (9, '2.5e-01')
+    """
+    before = text.rstrip(_OF_NUMBERS)
+    last_digit = max(before.rfind(digit, -LAST_CHARACTERS) for digit in "0123456789")
+    return pattern.search(text, max(0, len(text) - LAST_CHARACTERS, last_digit))
+
+
+def fold_width(lines: Sequence[str]) -> int | None:
+    """Return the width at which lines were broken inside numbers, or None.
+
+    >>> fold_width(["loss: 1.5 | step time 20", "01.5 ms"] * 3)
+    24
+    >>> fold_width(["loss: 1.5 | step time 20", "2026-01-05 10:00:00 next"] * 3) is None
+    True
+    >>> fold_width(["loss: 1.5 | memory: 1277", "85762816 | batch: 4"] * 3)
+    24
+    >>> fold_width(["01/05/2026 10:00:00 iteration 5 loss: 1.5"] * 9) is None
+    True
+    >>> fold_width(["25 Nov 2026 10:00:00 iteration 5 loss: 1.5"] * 9) is None
+    True
+    >>> fold_width(["1750000002000 50.5 1"] * 9) is None
+    True
+    >>> fold_width(["101,2026-11-25 10:00:00,8.25,101"] * 9) is None
+    True
+    >>> fold_width(["0: step 101 | loss 2.5 | time 1.25"] * 9) is None
+    True
+    >>> fold_width(["cmd = pdsh run.py --seed 1234", "192.168.205.5: started"] * 9) is None
+    True
+    """
+    width = max(map(len, lines), default=0)
+    if width < LEAST_WIDTH:
+        return None
+    longest = [place for place, line in enumerate(lines[:-1]) if len(line) == width and not _ROW_OF_TABLE.match(line)]
+    in_number = [place for place in longest if _NUMBER_ENDS.search(lines[place][-2:])]
+    broken = [place for place in in_number if _NUMBER_GOES_ON.match(lines[place + 1])]
+    return width if len(broken) >= max(LEAST_FOLDED, FOLDED_SHARE * len(in_number)) else None

@@ -36,7 +36,7 @@ import numpy as np
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import fixed
 from tensorprimat.logs import work
-from tensorprimat.logs.dates import stamps_of
+from tensorprimat.logs.clocks import stamps_of
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface import run
 from tensorprimat.logs.huggingface.content import (
@@ -50,7 +50,7 @@ from tensorprimat.logs.huggingface.content import (
 )
 from tensorprimat.logs.huggingface.rows import Row, is_row
 from tensorprimat.logs.huggingface.steps import steps_of_rows
-from tensorprimat.logs.newest_first import goes_back
+from tensorprimat.logs.repeats import goes_back
 from tensorprimat.logs.text import Log
 
 _LEAST_ROWS = 8

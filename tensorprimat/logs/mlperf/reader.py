@@ -30,7 +30,7 @@ from tensorprimat.core import terms
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.facts import mlperf_rules
-from tensorprimat.logs import newest_first
+from tensorprimat.logs import repeats
 from tensorprimat.logs.fields import number_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.mlperf import system as mlperf_system
@@ -54,8 +54,8 @@ def read(log: Log) -> Reading:
     launched = mlperf_system.LaunchLines()
     times: list[float] = []
     content = collect(_events(log, torn, launched, times))
-    if newest_first.goes_back(times):
-        raise newest_first.refusal(log)
+    if repeats.goes_back(times):
+        raise repeats.refusal_of_order(log.name)
     settings = content.settings
     config = configuration_of(settings)
     if isinstance(optimizer := settings.get("opt_name"), str):
