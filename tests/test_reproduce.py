@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorprimat.cli import main
+from tensorprimat.cli import main, reproduce
 from tensorprimat.reproduce import published
 from tensorprimat.reproduce.settings_apart import known_cost, reproduction_of
 from tensorprimat.storage import store
@@ -33,6 +33,11 @@ def against(name, result):
 def printed(capsys, *words):
     assert main(["reproduce", *map(str, words), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_the_examples_of_the_manual_name_published_results():
+    names = re.findall(r"tprimat reproduce (?!--)(\S+)", str(reproduce.command.__doc__))
+    assert [published.named_baseline(name.strip('"')).row is not None for name in names] == [True, True]
 
 
 def test_two_differences_whose_costs_are_published_explain_a_gap():
