@@ -68,6 +68,9 @@ def test_a_package_that_is_worked_on_in_place_has_the_commit_of_its_working_tree
         (tree / ".git" / "refs" / "heads" / "main").write_text(f"{COMMIT}\n")
     origin = {"url": tree.as_uri(), "dir_info": {"editable": True}}
     assert recorded(monkeypatch, installed(tmp_path, origin)) == "0.15.3 (git 012345678901)"
+    (tree / "scripts").mkdir()
+    monkeypatch.chdir(tree / "scripts")
+    assert environment.commit_here() == "012345678901"
 
 
 @in_each(

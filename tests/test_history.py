@@ -225,8 +225,10 @@ def test_the_plot_names_its_unit_and_interval_and_no_negative_rate():
 
 
 def with_host(one, host, commit):
+    """Return a result of a machine, whose repository is at a commit where the machine's name is odd, else a package."""
     config = one.training_config.changed(versions={"nemo": f"2.1 (git {commit})"})
-    return one.changed(provenance=one.provenance.changed(host=host), training_config=config)
+    own = f"a{commit[1:]}" if host.startswith("<") else None
+    return one.changed(provenance=one.provenance.changed(host=host, commit=own), training_config=config)
 
 
 @pytest.fixture
@@ -255,6 +257,7 @@ def test_the_page_marks_changes_links_commits_and_keeps_machines_apart(page, tmp
     assert len(re.findall('<line class="change slower"', text)) == 1
     assert re.search('<td class="number slower">−9[.]. %</td>', text.replace("\xa0", " "))
     assert '<a href="https://host/c/000000000007">000000000007</a>' in text
+    assert '<a href="https://host/c/a00000000007">a00000000007</a>' in text
     assert "<script" not in text
     assert len(lines.splitlines()) == 24
 

@@ -39,9 +39,7 @@ def result(**changes):
         sequence_length=8192,
         num_gpus=8,
         precision="bf16",
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
-        context_parallel_size=1,
+        **dict.fromkeys(("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"), 1),
         strategy="fsdp",
     ).model_copy(update=changes.pop("config", {}))
     performance = PerformanceMetrics(

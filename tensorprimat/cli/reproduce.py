@@ -29,7 +29,7 @@ def command(
     \b
     Examples:
       tprimat reproduce --list torchtitan
-      tprimat reproduce "torchtitan/llama/8xH100_96GB_HBM2e/bf16/16x8192/FSDP_8_compile" output/benchmark_cuda_llama.json
+      tprimat reproduce torchtitan/llama/8xH100_96GB_HBM2e/bf16/16x8192/FSDP_8_compile output/benchmark_cuda_llama.json
       tprimat reproduce mlperf:v6.0/AMD/MI355X_EPYC_9575F_primus/llama31_8b result_0.txt --json
 
     \b

@@ -104,6 +104,8 @@ class Provenance(Record):
     """Identities of the GPUs of a live run, from their UUIDs."""
     command: str | None = None
     """Command line of a live run."""
+    commit: str | None = None
+    """Beginning of the hash that the git repository around the working folder of a live run had checked out."""
     tool_version: str | None = None
     """Version of TensorPrimat."""
     looks: int = Field(default=1, ge=1, le=LARGEST_COUNT)

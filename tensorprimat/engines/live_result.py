@@ -100,6 +100,7 @@ def describe_training(trainer: Any, module: Any, declared: Declared, *, built: b
             host=machine.host,
             gpu_ids=machine.gpu_ids,
             command=" ".join(sys.argv),
+            commit=environment.commit_here(),
             tool_version=__version__,
         ),
         warnings=tuple(notices),

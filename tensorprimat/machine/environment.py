@@ -137,6 +137,15 @@ def _commit_of(installed: metadata.Distribution) -> str | None:
     return git_commit(Path(unquote(urlsplit(str(origin.get("url"))).path)))
 
 
+def commit_here() -> str | None:
+    """Return the commit of the nearest repository that contains the working folder; None outside of one."""
+    try:
+        folder = Path.cwd()
+    except OSError:  # it was removed
+        return None
+    return next((git_commit(one) for one in (folder, *folder.parents) if os.path.exists(one / ".git")), None)
+
+
 def git_commit(folder: Path) -> str | None:
     """Return the first digits of the commit that a working tree has checked out; None where that cannot be read.
 

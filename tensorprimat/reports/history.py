@@ -91,7 +91,9 @@ def history_rows(all_series: Sequence[Series]) -> list[dict[str, Any]]:
 
 
 def _commit(entry: HistoryEntry) -> str | None:
-    """Return the commit of the first package that was installed from a repository."""
+    """Return the commit of the repository that was measured, or of the first package installed from one."""
+    if entry.result.provenance.commit:
+        return entry.result.provenance.commit
     found = (_COMMIT.search(version) for version in entry.result.training_config.versions.values())
     return next((match[1] for match in found if match), None)
 
