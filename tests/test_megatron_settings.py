@@ -70,10 +70,28 @@ def test_the_dump_of_gpt_neox_states_batch_length_and_gpus(tmp_path: Path) -> No
     config = result.training_config
     assert (config.global_batch_size, config.micro_batch_size, config.sequence_length) == (64, 4, 2048)
     assert (config.num_gpus, config.tensor_model_parallel_size, config.gradient_accumulation_steps) == (16, 2, 2)
-    assert (config.precision, config.optimizer, config.seed) == ("bf16", None, 1234)
+    assert (config.precision, config.optimizer, config.seed) == ("bf16", "adam", 1234)
     assert (config.pipeline_model_parallel_size, result.model.shape) == (None, None)
     assert result.performance_metrics.samples_per_second == pytest.approx(128)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(128 * 2048 / 16)
+
+
+def test_the_dump_of_gpt_neox_states_the_shape(tmp_path: Path) -> None:
+    stated = {
+        "activation": "gelu", "checkpoint_activations": True, "hidden_size": 768, "no_weight_tying": True,
+        "num_attention_heads": 12, "num_layers": 12, "padded_vocab_size": 50304, "zero_stage": 1,
+    }  # fmt: skip
+    rows = [
+        f" iteration {n}/ 90 | elapsed time per iteration (ms): 500.0 | lm_loss: 8.{n}E+00 |" for n in range(10, 40)
+    ]
+    for other, layers in (({}, 12), ({"mlp_type": "llama"}, None), ({"activation": "swiglu"}, None)):
+        dump = [neox_argument(name, value, "updated") for name, value in (stated | other).items()]
+        result = read(tmp_path, [*dump, *rows])
+        assert (result.training_config.strategy, result.training_config.recompute) == ("zero-1", "full")
+        shape = result.model.shape
+        assert (shape and (shape.num_layers, shape.gated_mlp, shape.ffn_hidden_size)) == (
+            (layers, False, 3072) if layers else None
+        )
 
 
 def test_the_rate_of_gpt_neox_is_reported_and_compared_with_the_computed_one(tmp_path: Path) -> None:

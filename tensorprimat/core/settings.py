@@ -265,7 +265,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="padded_vocabulary_size", label="padded vocabulary", kind="count", applies="Megatron"),
     Setting(
         name="optimizer", label="optimizer", kind="word",
-        same={"adam": "adamw"},  # Megatron's "adam" decouples weight decay from gradients: AdamW
+        same=dict.fromkeys(  # Megatron's "adam" decouples weight decay from gradients: AdamW; the others are kernels
+            ("adam", "adamw_torch", "adamw_torch_fused", "adamw_hf", "decoupled_adamw", "distributed_fused_adam"),
+            "adamw",
+        ),
     ),
     Setting(name="learning_rate", label="learning rate", kind="number"),
     Setting(name="data", label="data", kind="word", same={"synthetic": "mock"}),

@@ -16,24 +16,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, takewhile
 from typing import Any
 
+from tensorprimat.core.settings import BY_NAME, MODEL_PARALLEL
 from tensorprimat.core.steps import Steps
 from tensorprimat.facts import devices as vendors
-from tensorprimat.logs.fields import whole
+from tensorprimat.logs import arguments
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.metric_names import ARGUMENTS
 from tensorprimat.logs.paths import platform_in_path
 from tensorprimat.logs.text import Log
 from tensorprimat.models.names import known_model
 
 MODEL_ARGUMENTS = (
     *("model_name", "model_name_or_path", "pretrained_model_name_or_path", "model", "exp_name", "experiment_name"),
-    *("tokenizer_model", "tokenizer_name_or_path", "_name_or_path"),
+    *("base_model", "model_variant", "_component_", "tokenizer_model", "tokenizer_name_or_path", "_name_or_path"),
 )
 """Arguments that may name the model, in the order in which they are believed; only a known model's name counts."""
-_PARAMETERS = "model/num_parameters"  # by the Hugging Face Trainer
 DEVICE_ARGUMENTS = ("gpu", "gpu_type", "gpu_name", "gpu_model", "device_name", "platform", "hardware", "vendor")
 """Arguments that may name the vendor in one word; `device: cuda` does not, it is PyTorch's word on ROCm too."""
+STATED_IN_COLUMNS = frozenset((*arguments.ARGUMENTS, *MODEL_ARGUMENTS, *DEVICE_ARGUMENTS))
+"""Columns of a table that may state the same fact in every row."""
 MOST_TEXTS = 10_000  # settings
+LINE_OF_A_PROGRAM = re.compile(r"(?:import|from) [\w.]{1,40}(?: import .{1,200}| as \w{1,20})?$")
+"""A line of a program, in which batch_size=8 * 2048 * 8 is no setting."""
+_RULE = re.compile(r"={20,}")
+_LONGEST_NAME = 200  # characters of a model's name
 
 _FEWEST = 8  # lines of a style that other lines have, too, in a row make a block
 _OWN_STYLES = 2  # that only arguments have
@@ -55,15 +60,15 @@ _OF_A_RUN = re.compile(
     re.IGNORECASE,
 )
 
-_LONGEST_LINE = 2**12
-_SETTING = re.compile(
-    rf"""(?<![\w./-])["']?({"|".join(ARGUMENTS)})["']?(?: ?= ?|: ?)(\d{{1,9}})(?![\w.*/]|,\d| \d| ?[*/])"""
-)
+_GENERATE = ("verl", "nemo_rl", "slime")
+"""Frameworks whose arguments state the parallel sizes of the generation of answers, too."""
 _VERSION = re.compile(
     r"(?P<built>\b(?:compiled|built|wheel|requires?|needs)\b[^\n]{0,60}?)?"
     r"\b(?:PyTorch|torch)(?: version)?(?:[:= ]+| \.{2,} )v?(?P<version>\d+\.\d+[\w.+]*)"
 )
 """A version of PyTorch, and words before it by which it is not that of the installed one, as ds_report prints both."""
+_RELEASE = re.compile(r"\+(?:rocm(?P<rocm>\d{1,2}\.\d{1,2})|cu(?P<major>\d{2})(?P<minor>\d)\b)")
+"""Release of ROCm or CUDA for which PyTorch was built."""
 _COMMAND = re.compile(r"(?:\btorchrun|-m['\", ]{1,6}torch\.distributed\.(?:run|launch))(?=[\s'\",\\])")
 _WORD = re.compile(r"[^\s'\"\[\]]+")
 _COUNT = re.compile(r"\d{1,5}")
@@ -138,26 +143,27 @@ def _flat(values: Mapping[Any, Any], before: str) -> Iterator[tuple[str, str]]:
             yield f"{before}{name}", str(value)
 
 
-def settings_in(lines: Iterable[str]) -> dict[str, int]:
-    """Return field of TrainingConfig → number, of the settings that lines name in full; one stated twice is unknown.
+def with_header(log: Log, reading: Reading, *, whole_sequences: bool) -> Reading:
+    """Return a reading with the facts that lines before the first row state, each unless the reader found it.
 
-    >>> settings_in(["world_size: 8", "seq_len = 2048", "train_seq_len: 4096", "max_steps=5*8"])
-    {'num_gpus': 8, 'sequence_length': 2048}
-    """
-    found: dict[str, set[int]] = {}
-    for line in islice(lines, _MOST_LINES):
-        for match in _SETTING.finditer(line[:_LONGEST_LINE]):
-            found.setdefault(ARGUMENTS[match[1]], set()).add(int(match[2]))
-    return {name: min(values) for name, values in found.items() if len(values) == 1 and min(values) > 0}
-
-
-def with_launch(log: Log, reading: Reading) -> Reading:
-    """Return a reading with the GPUs and nodes by torchrun's command before the first row, and the version of PyTorch,
-    each unless the reader found it.
+    whole_sequences: the arguments for the work of a step mean what their names say; frameworks pad, pack or count
+    tokens, and their readers know.
     """
     lines, config = lines_before_rows(log, reading.steps), reading.training_config
+    generates = config.get("framework") in _GENERATE
+    stated = _outside_programs(lines)
+    pairs = list(arguments.pairs_in(stated))
+    for name, value in arguments.settings_of(pairs).items():
+        is_plain = whole_sequences or isinstance(value, str) or BY_NAME[name].weight != "work"
+        if config.get(name) is None and is_plain and not (generates and name in MODEL_PARALLEL):
+            config[name] = value
+    _describe(reading, stated, pairs)
+    for line in lines if "device_name" not in reading.gpu_info else ():
+        reading.note_device(line)
     if "pytorch_version" not in reading.gpu_info and (version := pytorch_version_in("\n".join(lines))):
         reading.gpu_info["pytorch_version"] = version
+    if release := _RELEASE.search(reading.gpu_info.get("pytorch_version", "")):
+        reading.gpu_info.setdefault("software_version", release["rocm"] or f"{release['major']}.{release['minor']}")
     nodes, of_node = processes_in(lines)
     if nodes:
         config.setdefault("num_nodes", nodes)
@@ -165,6 +171,13 @@ def with_launch(log: Log, reading: Reading) -> Reading:
         config["num_gpus"] = nodes * of_node
         reading.assumed["num_gpus"] = "torchrun's command line in the log"
     return reading
+
+
+def _outside_programs(lines: list[str]) -> list[str]:
+    """Return the lines below the program that a log contains, as modded-nanogpt writes its own above a line of `=`."""
+    if not any(map(LINE_OF_A_PROGRAM.match, lines)):
+        return lines
+    return lines[max((number for number, line in enumerate(lines, 1) if _RULE.fullmatch(line)), default=len(lines)) :]
 
 
 def pytorch_version_in(text: str) -> str | None:
@@ -227,22 +240,25 @@ def add_texts(items: Iterable[tuple[str, Any]], texts: dict[str, str]) -> None:
             if id(value) not in seen:  # aliases of YAML may repeat a section without end
                 seen.add(id(value))
                 waiting.extend(value.items())
-        elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        elif isinstance(value, str | int | float):
             texts.setdefault(str(name).split(".")[-1], str(value))
+
+
+def _describe(reading: Reading, lines: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
+    """Add the model that lines and arguments by name describe, unless the reader found it."""
+    spelled = [
+        text for wanted in MODEL_ARGUMENTS for name, text in pairs if name == wanted and len(text) < _LONGEST_NAME
+    ]
+    arguments.add_model(reading, lines, pairs, spelled)
+    if reading.model.get("name") is None and (model := next(filter(None, map(known_model, spelled)), None)):
+        reading.model["name"] = model
 
 
 def configure(reading: Reading, texts: Mapping[str, str], *, of: str) -> None:
     """Take settings, the model and the device from arguments by name. of: name of their source."""
-    config = reading.training_config
-    for name, field_name in ARGUMENTS.items():
-        if value := whole(texts.get(name)):
-            config[field_name] = value
-    if parameters := whole(texts.get(_PARAMETERS)):
-        reading.model.setdefault("parameters", parameters)
-    for name in MODEL_ARGUMENTS:
-        if (spelled := texts.get(name)) and len(spelled) < 200 and (model := known_model(spelled)):
-            reading.model["name"] = model
-            break
+    pairs = [(name, str(text)) for name, text in texts.items()]
+    reading.training_config |= arguments.settings_of(pairs)
+    _describe(reading, (), pairs)
     for name, text in texts.items():
         device = vendors.find_name(text)
         platform = vendors.platform_of(device) or (platform_in_path((text,)) if name in DEVICE_ARGUMENTS else None)

@@ -415,13 +415,14 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
     config["framework"] = dialect.name
     if seen.is_of_epoch:
         config.pop("max_steps", None)
-    for product, factors in dialect.products:
-        if factors and all(name in seen.config for name in factors):
-            config.setdefault(product, prod(seen.config[name] for name in factors))
-    if dialect.epochs and {"max_steps", dialect.epochs} <= seen.config.keys():
-        config["max_steps"] = seen.config["max_steps"] * seen.config[dialect.epochs]
     if dialect.gpus_of_rates and (gpus := changes.whole_gpus(steps, config.get("global_batch_size"))):
         config.setdefault("num_gpus", gpus)
+    known = {**config, **seen.config}
+    for product, factors in dialect.products:
+        if factors and all(name in known for name in factors):
+            config.setdefault(product, prod(known[name] for name in factors))
+    if dialect.epochs and {"max_steps", dialect.epochs} <= seen.config.keys():
+        config["max_steps"] = seen.config["max_steps"] * seen.config[dialect.epochs]
     return config
 
 

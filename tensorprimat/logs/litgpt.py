@@ -30,7 +30,7 @@ from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GB
 from tensorprimat.logs import headers, prefixes
 from tensorprimat.logs.clocks import Moment, TimeMark, pauses, timed_steps
-from tensorprimat.logs.fields import clock_seconds, merged, number
+from tensorprimat.logs.fields import clock_seconds, merged, number, whole
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -231,11 +231,13 @@ def _configure(reading: Reading, settings: dict[str, str]) -> None:
         if settings.get(name, "").isdecimal() and int(settings[name]):
             config[field] = int(settings[name])
     if devices := config.pop("devices", None):
-        config["num_gpus"] = devices * config.get("num_nodes", 1)
+        config["num_gpus"] = config["data_parallel_size"] = devices * config.get("num_nodes", 1)
     if precision := LIGHTNING_PRECISIONS.get(settings.get("precision", "").split("-")[0]):
         config["precision"] = precision
     if "padded" in settings and config.pop("sequence_length", None):
         reading.warnings.append(Notice("lengths_unknown", "sequence_length"))
+    elif settings.get("max_seq_length") == "None" and (length := whole(settings.get("block_size"))):
+        config["sequence_length"] = length  # of pretraining, which fills every sequence
     if model := settings.get("model_name"):
         reading.model["name"] = model_name(model)
 

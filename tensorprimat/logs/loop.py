@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps, finite
 from tensorprimat.core.units import GB, GIB, MIB
-from tensorprimat.logs import fields, headers, work
+from tensorprimat.logs import fields, work
 from tensorprimat.logs.clocks import written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -147,8 +146,6 @@ def read(log: Log) -> Reading:
     rows = list(_rows(log))
     if not rows:
         return reading
-    before = takewhile(lambda line: line[0] < (rows[0].step.line or 0), log.lines())
-    reading.training_config |= headers.settings_in(text for _, text in before)
     if not all(row.of_all for row in rows):
         counted = "samples" if all(row.step.reported_tokens_per_second is None for row in rows) else "tokens"
         reading.warnings.append(Notice("rate_of_all_assumed", f"{counted}_per_second", work=counted))

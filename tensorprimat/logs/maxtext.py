@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -77,8 +78,16 @@ TEXT_SETTINGS = {
     "remat_policy": "recompute",
     "dataset_type": "data",
     "opt_type": "optimizer",
+    "weight_dtype": "parameter_dtype",
 }
 """`Config param` → field of TrainingConfig."""
+_AXES = {
+    "tensor": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "context": "context_parallel_size",
+    "expert": "expert_model_parallel_size",
+}
+"""Axis of the mesh, whose size is that of `ici_…_parallelism` in a slice times `dcn_…_parallelism` among slices."""
 _PLATFORMS: dict[str, Platform] = {"cuda": "nvd", "rocm": "amd"}
 
 
@@ -251,6 +260,10 @@ def _configuration(seen: _Seen) -> dict[str, Any]:
     for name, target in TEXT_SETTINGS.items():
         if name in settings:
             config[target] = settings[name]
+    for name, target in _AXES.items():
+        sizes = [settings.get(f"{network}_{name}_parallelism", "") for network in ("ici", "dcn")]
+        if "-1" not in sizes and any(sizes):  # -1 is whatever is left
+            config[target] = prod(fields.whole(size) or 1 for size in sizes)
     if seen.devices:
         config["num_gpus"] = seen.devices
         replicas = seen.devices * config.get("gradient_accumulation_steps", 1)

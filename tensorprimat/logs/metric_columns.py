@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import compress
+from itertools import compress, islice
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,9 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Step
 from tensorprimat.core.units import MIB
-from tensorprimat.logs import fields
+from tensorprimat.logs import fields, headers
 from tensorprimat.logs.clocks import Moment, moment_in
 from tensorprimat.logs.metric_names import (
-    ARGUMENTS,
     CLOCKS,
     EVALUATION_PREFIXES,
     OF_SUMMARY,
@@ -130,7 +129,7 @@ class MetricColumns:
         self.summary = dict[str, str]()
         """Name → value that the Hugging Face Trainer logged last of its whole training, as text."""
         self._summary_row = 0
-        self._stated = dict[str, set[float]]()
+        self._stated = dict[str, set[str]]()
         self.is_dated = False
         """True if the clock is the training's own, not that of calls of a logger."""
         self.runs = set[str]()
@@ -152,8 +151,8 @@ class MetricColumns:
             if _is_of_evaluation(name):
                 self._evaluated.append(place)
             self._sum_up(name, printed, place)
-            if name in ARGUMENTS and (stated := _number(printed)) is not None:
-                self._stated.setdefault(name, set()).add(stated)
+            if name in headers.STATED_IN_COLUMNS and isinstance(printed, str | int | float):
+                self._state(name, (str(printed),))
             if name in RUNS and printed is not None:
                 self.runs.add(str(printed))
             if not is_known(name):
@@ -186,9 +185,8 @@ class MetricColumns:
             self.names.setdefault(name)
             if name in RUNS:
                 self.runs.update(set(column) - EMPTY)
-            if name in ARGUMENTS:
-                stated = (_number(cell) for cell in set(column) - EMPTY)
-                self._stated.setdefault(name, set()).update(one for one in stated if one is not None)
+            if name in headers.STATED_IN_COLUMNS:
+                self._state(name, column)
             if _is_of_evaluation(name):
                 self._evaluated.frombytes((rows + first).tobytes())
             if name.removeprefix("train/") in OF_SUMMARY:
@@ -306,13 +304,17 @@ class MetricColumns:
         if plain in OF_SUMMARY and _number(printed) is not None:
             self.summary[plain], self._summary_row = str(printed), row
 
-    def settings(self) -> dict[str, int]:
-        """Return field of TrainingConfig → number, of the columns that repeat one whole number in every row."""
-        same = {name: min(values) for name, values in self._stated.items() if len(values) == 1}
+    def _state(self, name: str, cells: Iterable[str]) -> None:
+        """Note the values of an argument; more than two are not kept, since two already state nothing."""
+        if len(stated := self._stated.setdefault(name, set())) < 2:
+            stated.update(islice(set(cells) - EMPTY, 2))
+
+    def arguments(self) -> dict[str, str]:
+        """Return the columns that repeat the value of an argument in every row."""
         return {
-            ARGUMENTS[name]: int(value)
-            for name, value in same.items()
-            if value > 0 and value.is_integer() and OTHERWISE.get(name, ("",))[0] not in self.names
+            name: next(iter(values))
+            for name, values in self._stated.items()
+            if len(values) == 1 and OTHERWISE.get(name, ("",))[0] not in self.names
         }
 
     def end_of_summary(self) -> dict[str, str]:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import cache
 
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.units import GIB
 from tensorprimat.facts import data_rows
 from tensorprimat.logs import fields
@@ -65,19 +64,6 @@ MADENGINE = ("model", "performance", "metric")
 OF_RUN = re.compile(r"^(?P<run>.{1,200}?) - (?P<name>[^-].{0,199})$")
 """Name of a column in an export of W&B's plots: run and metric."""
 
-ARGUMENTS = {
-    **dict.fromkeys(("seq_length", "seq_len", "max_seq_length", "sequence_length"), "sequence_length"),
-    "global_batch_size": "global_batch_size",
-    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "micro_batch_size"),
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    **dict.fromkeys(("world_size", "num_gpus", "n_gpus"), "num_gpus"),
-    "num_nodes": "num_nodes",
-    **{name: name for name in MODEL_PARALLEL},
-    **dict.fromkeys(("train_iters", "max_steps"), "max_steps"),
-    "seed": "seed",
-}
-"""Arguments that trainers hand to a logger → field of TrainingConfig. `max_length` is not among them: the Trainer hands
-over the model's own, a default of text generation."""
 LIGHTNING = ("train/time", "train|time", "train_step_timing in s")
 """Names of which a metrics.csv of Lightning or NeMo has one; the first two are seconds since the start."""
 

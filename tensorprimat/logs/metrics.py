@@ -168,7 +168,7 @@ def read_columns(
     _refuse_several(log, columns.runs)
     reading.unread += columns.unread()
     reading.warnings += columns.repeats()
-    reading.training_config |= columns.settings()
+    headers.configure(reading, columns.arguments(), of="the columns")
     found = columns.merged()
     reading = _of_columns(log, columns, found, reading, clock)
     if content := trainer_run.of_table(columns, found, reading):

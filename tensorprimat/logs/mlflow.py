@@ -16,7 +16,7 @@ import math
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
@@ -26,10 +26,10 @@ from typing import Any
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
-from tensorprimat.logs import fields, files, metric_columns
+from tensorprimat.logs import fields, files, headers, metric_columns
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
-from tensorprimat.logs.metric_names import ARGUMENTS, EVALUATION_PREFIXES, OTHERWISE, field_of, is_of_summary
+from tensorprimat.logs.metric_names import EVALUATION_PREFIXES, OTHERWISE, field_of, is_of_summary
 from tensorprimat.logs.metrics import read_columns
 from tensorprimat.logs.model_names import model_name
 from tensorprimat.logs.text import Log
@@ -45,7 +45,7 @@ ValuesByMetric = dict[str, Callable[[], Iterator[LoggedValue]]]
 FOLDER, _PARAMETERS = "metrics", "params"
 MOST_FILES = 100_000  # listed within a second; a run that logs a metric for each tensor has tens of thousands
 MOST_VALUES = 1_000_000  # of all metrics that are read; three metrics of 300,000 steps
-MODEL_PARAMETERS = ("model_name", "model_name_or_path")
+_MODEL_PARAMETERS = ("model_name", "model_name_or_path")
 LARGEST_PARAMETER = 2**12
 
 _LINE = re.compile(
@@ -89,7 +89,9 @@ def read(log: Log) -> Reading:
             remedy="copy the folder without the metrics that are logged most often, or export the run to CSV",
         )
     scalars.sort()
-    _configure(parameters, reading)
+    headers.configure(reading, parameters, of="the run's parameters")
+    if spelled := next((parameters[name] for name in _MODEL_PARAMETERS if parameters.get(name)), None):
+        reading.model["name"] = model_name(spelled)
     reading.timestamp = fields.iso(scalars.times[0]) if scalars.times else None
     return read_columns(log, metric_columns.of_scalars(scalars), reading)
 
@@ -153,17 +155,9 @@ def _parameters(folder: Path) -> dict[str, str]:
     """Return the parameters of the run that state settings: a file for each, its value inside."""
     return {
         name: path.read_text(encoding="utf-8", errors="replace").strip()
-        for name in (*ARGUMENTS, *MODEL_PARAMETERS)
+        for name in headers.STATED_IN_COLUMNS
         if os.path.isfile(path := folder / name) and path.stat().st_size <= LARGEST_PARAMETER
     }
-
-
-def _configure(parameters: Mapping[str, str], reading: Reading) -> None:
-    for name, target in ARGUMENTS.items():
-        if value := fields.whole(parameters.get(name)):
-            reading.training_config.setdefault(target, value)
-    if spelled := next((parameters[name] for name in MODEL_PARAMETERS if parameters.get(name)), None):
-        reading.model["name"] = model_name(spelled)
 
 
 def is_database(path: Path) -> bool:

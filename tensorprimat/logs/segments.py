@@ -114,7 +114,7 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     for segment in found:
         segment.reading.warnings += [*whole.unread, *([replays.replay_note(again)] if again else [])]
     if not found or (one_benchmark and len(np.unique(whole.steps.column("run"))) > 1):  # the reader separates runs
-        whole = _completed(log, whole)
+        whole = _completed(log, whole, format)
         whole.warnings += whole.unread
         last = int(whole.steps.column("line").max(initial=1))
         arguments = headers.printed(headers.lines_before_rows(log, whole.steps))
@@ -420,7 +420,7 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
     reading = format.read(part)
     if isinstance(reading, Result) or not (len(reading.steps) or reading.reported):
         return None
-    reading = _completed(part, reading)
+    reading = _completed(part, reading, format)
     last = max(part.count_lines(), int(reading.steps.column("line").max(initial=1)))
     return Segment(
         number=number,
@@ -434,9 +434,9 @@ def _read_one(log: Log, format: Format, parts: tuple[Part, ...], number: int, re
     )
 
 
-def _completed(log: Log, reading: Reading) -> Reading:
+def _completed(log: Log, reading: Reading, format: Format) -> Reading:
     """Return what was read from a training with its number of GPUs, its end, the steps of its rows, and no odd rows."""
-    reading = headers.with_launch(log, reading)
+    reading = headers.with_header(log, reading, whole_sequences=format.last_resort)
     failures.examine(log, reading)
     reading.warnings += damage.leave_out(reading)
     if (reading.steps.column("covers") == 1).all():

@@ -20,6 +20,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
+from tensorprimat.logs import headers
 from tensorprimat.logs.text import Log
 
 _MOST_BYTES = 8 * 2**20  # of a log: in a larger one a single row does not move a mean by much
@@ -53,8 +54,6 @@ _NO_NUMBERS = (
     re.compile(rf"(?:^|[|,;(:=]) ?{_WRITTEN} ?{_RATE}(?=[\s,;|)]|$)"),
 )
 """Settings and rates whose value readers do not take for one number."""
-_PROGRAM = re.compile(r"(?:import|from) [\w.]{1,40}(?: import .{1,200}| as \w{1,20})?$")
-"""A line of a program: modded-nanogpt logs its own, in which batch_size=8 * 2048 * 8 is no setting."""
 LAST_CHARACTERS = 128  # contain the last number of a line and its label
 LEAST_ROWS = 6
 LEAST_SHARE = 0.8  # least share of the rows that must show a sign
@@ -89,7 +88,7 @@ class _Printed(NamedTuple):
 def unread_numbers(log: Log) -> list[Notice]:
     """Return a warning about the first value in the head of a log that is not wholly a number."""
     head = list(log.head())
-    if any(_PROGRAM.match(text) for _, text in head):
+    if any(headers.LINE_OF_A_PROGRAM.match(text) for _, text in head):
         return []
     found = ((line, form.search(text[:_LONGEST_ROW])) for line, text in head for form in _NO_NUMBERS)
     return [

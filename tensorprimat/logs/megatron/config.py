@@ -150,6 +150,8 @@ class Facts:
         self._is_neox = False
         self._neox: dict[str, Any] = {}
         """Fields of TrainingConfig in gpt-neox's dump, which names other dimensions of the model than Megatron."""
+        self._neox_texts: dict[str, str] = {}
+        """All arguments of that dump."""
         self._seen_bytes = 0
         self.device: str | None = None
         self.is_rocm = self.is_cuda = False
@@ -211,6 +213,11 @@ class Facts:
             self._neox.setdefault(NEOX[key], int(stated[:9]))
         elif key == "precision" and stated in NEOX_PRECISIONS:
             self._neox.setdefault(key, NEOX_PRECISIONS[stated])
+        elif key == "zero_stage" and stated in ("1", "2", "3"):
+            self._neox.setdefault("strategy", f"zero-{stated}")
+        elif key == shapes.FIRST_RECOMPUTE:
+            self._neox.setdefault("recompute", "full" if stated == "True" else "none")
+        self._neox_texts.setdefault(key, stated)
         return True
 
     def _add_memory(self, iteration: int, in_bytes: list[float]) -> None:
@@ -293,6 +300,8 @@ class Facts:
         return next(is_on, "fp32" if len(precisions) == 2 else None)
 
     def _shape(self) -> ModelShape | None:
+        if self._is_neox:
+            return shapes.shape_of_neox(self._neox_texts, self._vocabulary[0] if self._vocabulary else None)
         if "num_layers" not in self._dumped | self._yaml:  # a command line may keep other arguments in variables
             return None
         try:

@@ -155,6 +155,30 @@ def shape_of_settings(settings: MegatronSettings) -> ModelShape | None:
     return _with_ties(settings, shape)
 
 
+def shape_of_neox(texts: Mapping[str, str], vocabulary: int | None) -> ModelShape | None:
+    """Return the shape that gpt-neox's arguments state: GPT's blocks, whose MLP is not gated and 4 hidden sizes wide.
+
+    vocabulary: tokens before padding, if the log states them.
+    """
+    usual = {"activation": ("gelu", "relu"), "mlp_type": ("regular",), "moe_num_experts": ("1", "None")}
+    if any(texts.get(name, values[0]) not in values for name, values in usual.items()):
+        return None
+    heads = texts.get("num_attention_heads", "")
+    grouped = texts.get("num_kv_heads", "None")
+    renamed = {
+        "num_key_value_heads": heads if grouped == "None" else grouped,
+        "untie_embeddings_and_output_weights": texts.get("no_weight_tying", "False"),
+        "vocab_size": texts.get("padded_vocab_size", ""),
+        "ffn_hidden_size": str(4 * int(hidden)) if (hidden := texts.get("hidden_size", "")).isdecimal() else "",
+        "swiglu": "False",
+    }
+    kept = {name: texts[name] for name in ("num_layers", "hidden_size", "num_attention_heads") if name in texts}
+    settings = MegatronSettings(
+        texts=kept | renamed, omits_defaults=False, omits_latent_defaults=False, vocabulary=vocabulary
+    )
+    return shape_of_settings(settings)
+
+
 def _with_ties(settings: MegatronSettings, shape: ModelShape) -> ModelShape:
     if not settings.omits_defaults:
         return shape

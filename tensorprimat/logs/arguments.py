@@ -1,0 +1,241 @@
+"""Settings and the shape of a model by the names of arguments, wherever a framework prints or logs them.
+
+data/arguments.toml has the names. A name whose values differ states nothing: it is printed for an evaluation, a second
+model or another training too. A shape counts only if a configuration of transformers states all of it, or if it has
+the number of parameters that the log states.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, product
+from math import prod
+from typing import Any
+
+from pydantic import ValidationError
+
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.result import ModelShape
+from tensorprimat.core.settings import BY_NAME
+from tensorprimat.facts import data_rows
+from tensorprimat.logs import fields
+from tensorprimat.logs.format import Reading
+from tensorprimat.models import huggingface, presets
+from tensorprimat.models.shapes import of_name
+
+_Names = dict[str, tuple[str, Mapping[str, Any] | None]]
+
+
+def _names(section: str) -> _Names:
+    """Return name of an argument → the field that it states, and the meanings of its words."""
+    rows = data_rows.read_data("arguments")[section].items()
+    entries = ((field, entry) for field, names in rows for entry in names)
+    pairs = ((field, (entry, None) if isinstance(entry, str) else (entry[0], entry[1])) for field, entry in entries)
+    return {name: (field, words) for field, (name, words) in pairs}
+
+
+_CONFIG, _SHAPE = _names("config"), _names("shape")
+_PHRASES = data_rows.read_data("arguments")["phrases"]
+_MOST_CANDIDATES = 32  # shapes of which one must have the stated parameters
+_SAME_COUNT = 2e-3  # of the parameters; biases and the weights of norms are less
+_POSITIONS = ("max_position_embeddings", "block_size", "max_seq_len")
+"""Arguments that may be the number of trained position embeddings."""
+_TIED = ("tie_word_embeddings", "tie_embeddings", "logits_via_embedding")
+_UNKNOWN_COST = ("n_expert", "num_experts", "num_local_experts", "moe_num_experts", "sliding_window_size")
+"""Arguments of models whose cost these numbers do not state, unless they are 0 or 1."""
+_WIDTH_OF_MLP = ("expansion_ratio", "mlp_ratio")
+_COUNTS = ("n_params", "num_params", "num_parameters", "parameter_count", "model/num_parameters")
+
+ARGUMENTS = (*_CONFIG, *_SHAPE, *_POSITIONS, *_TIED, *_UNKNOWN_COST, *_WIDTH_OF_MLP, *_COUNTS, "model_type")
+
+_LONGEST_LINE, _MOST_LINES = 2**12, 20_000
+_PAIR = re.compile(
+    r"""(?<![\w./-])["']?(?P<name>[A-Za-z_]\w{0,40}(?: [a-z]\w{0,20}){0,3})["']? ?[=:] ?"""
+    r"""(?:["'](?P<quoted>[^"'\n]{1,100})["']|(?P<plain>[\w.+/-]{1,100})(?![\w./-]|,\d| \d| ?[*/=:]))"""
+)
+_LEADS = ("", "|", "-")
+"""Ends of the text before an argument that begins the message of its line: `lr` in a sentence may be of a part."""
+_OPTIMIZER = re.compile(r"\b(?:torch|torchao|bitsandbytes)\.optim\.(\w{1,40})$")
+_OPTIMIZER_NAME = re.compile(r"((?:decoupled_|fused_?|distributed_fused_)?(?:adamw?|sgd|lion|muon))", re.IGNORECASE)
+_OPTIMIZERS = re.compile(r"adam|sgd|lion|muon|adafactor|adagrad|lamb|shampoo|soap|sophia|nadam|prodigy")
+_PRECISION = re.compile(r"(?:^|[_.])(bf16|fp16|fp8|fp32|tf32|bfloat16|float16|float32|32|16)(?:$|-mixed|-true)")
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "32": "fp32", "16": "fp16"}
+_PARAMETERS = re.compile(
+    r"(?:\b[Tt]otal (?:number of )?param(?:eter)?s|(?<!Local )\b[Nn]umber (?:of )?parameters|\bmodel has"
+    rf"|\b(?:{'|'.join(_COUNTS)}))['\"]?(?: ?[:=] ?| )(?P<count>\d{{1,3}}(?:,\d{{3}})+|\d{{1,15}}(?:\.\d{{1,9}})?)"
+    r" ?(?P<unit>[KMBGT](?![a-z])|[Mm]illion|[Bb]illion)?(?![\w.,]?\d)"
+)
+_SUMMARY = re.compile(r"(?:^|\s)(?P<count>\d{1,4}(?:\.\d)?) (?P<unit>[KMBT])\s+Total params$")  # Lightning's
+_TRAINABLE = re.compile(r"(?<!of )\b[Tt]rainable param(?:eter)?s ?[:=] ?(\d{1,3}(?:,\d{3})+|\d{5,15})\b")
+_UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_CONFIG_OPENS = re.compile(r"\b[A-Z]\w{1,40}Config \{$")  # a configuration of transformers, as JSON
+_LONGEST_CONFIG = 400  # lines
+
+
+def pairs_in(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each argument that lines state.
+
+    >>> list(pairs_in(["world_size: 8, seq_len = 2048", "max_steps=5*8", "- Max train steps: 9"]))
+    [('world_size', '8'), ('seq_len', '2048'), ('max_train_steps', '9')]
+    """
+    for line in islice(lines, _MOST_LINES):
+        for text, name, *value in _PHRASES:
+            if text in line:
+                yield name, value[0] if value else re.split(r"[^\w.+-]", line.partition(text)[2].lstrip(": "))[0]
+        for match in _PAIR.finditer(line[:_LONGEST_LINE]) if ":" in line or "=" in line else ():
+            name = match["name"]
+            last = name.rpartition(" ")[2]  # "Config param emb_dim: 4096" names emb_dim
+            name = last if "_" in last else name.replace(" ", "_")
+            if name != "lr" or match[0][0] in "\"'" or line[: match.start()].rstrip()[-1:] in _LEADS:
+                yield name.lower(), match["quoted"] or match["plain"]
+
+
+def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return field of TrainingConfig → value, of the arguments that state one value.
+
+    >>> settings_of([("world_size", "8"), ("seed", "1"), ("seed", "2"), ("optimizer", "torch.optim.AdamW")])
+    {'num_gpus': 8, 'optimizer': 'adamw'}
+    """
+    found: dict[str, set[Any]] = {}
+    for name, text in pairs:
+        if match := _OPTIMIZER.search(text) or (_OPTIMIZER_NAME.fullmatch(text) if name in ("name", "type") else None):
+            found.setdefault("optimizer", set()).add(match[1].lower())
+        elif name in _CONFIG and (value := _value(*_CONFIG[name], text)) is not None:
+            found.setdefault(_CONFIG[name][0], set()).add(value)
+    return {field: next(iter(values)) for field, values in found.items() if len(values) == 1}
+
+
+def _value(field: str, words: Mapping[str, Any] | None, text: str) -> Any:
+    """Return what the text of an argument means for its field; None for a text that states nothing."""
+    if words is not None:
+        return words.get(text.lower())
+    if field == "precision":
+        match = _PRECISION.search(text.lower())
+        return _PRECISIONS.get(match[1], match[1]) if match else None
+    kind = BY_NAME[field].kind
+    if kind == "count" or field == "seed":
+        return int(text) if text.isdecimal() and len(text) <= 9 and (int(text) or field == "seed") else None
+    if kind == "number":
+        return fields.positive(text)
+    word = text.rpartition(".")[2].lower()
+    if field == "optimizer":
+        return word if _OPTIMIZERS.search(word) else None
+    return word if re.fullmatch(r"[a-z]\w+", word) and word not in ("none", "null", "true", "false", "auto") else None
+
+
+def add_model(
+    reading: Reading, lines: Sequence[str], pairs: Sequence[tuple[str, str]], named: Iterable[str] = ()
+) -> None:
+    """Add the parameters and the shape of the model that lines and arguments state, unless the reader found them.
+
+    named: texts that may name the model; one of a known model counts if that has the stated parameters.
+    """
+    model, lines = reading.model, lines[:_MOST_LINES]
+    found: dict[str, set[str]] = {}
+    for name, text in pairs:
+        found.setdefault(name, set()).add(text)
+    counts = [_count(match) for line in lines for match in _PARAMETERS.finditer(line[:_LONGEST_LINE])]
+    counts += [_count(match) for line in lines if "Total params" in line and (match := _SUMMARY.search(line))]
+    counts += [(int(text), 0.5) for name in _COUNTS for text in found.get(name, ()) if text.isdecimal()]
+    count, error = max(counts, default=(None, 0.0))
+    if count and error < 1:
+        model.setdefault("parameters", round(count))
+        trained = {fields.whole(match[1]) for line in lines for match in _TRAINABLE.finditer(line[:_LONGEST_LINE])}
+        if len(trained) == 1 and (one := trained.pop()) and one <= count:
+            model.setdefault("trainable_parameters", one)
+    if "shape" in model:
+        return
+    stated = model.get("parameters") or count
+    shapes = {
+        shape for config in (*_configs(lines), {} if lines else dict(pairs)) if (shape := _of_transformers(config))
+    }
+    adapters = model.get("trainable_parameters") or 0
+    if not shapes and stated:
+        plain = stated - (adapters if adapters < stated else 0)
+        of_names = (of_name(text) for text in dict.fromkeys(named))
+        shapes = _of_numbers(found, stated, error) or {
+            one.shape for one in of_names if one and abs(presets.parameters(one.shape) / plain - 1) < _SAME_COUNT
+        }
+    if len(shapes) == 1:
+        shape = shapes.pop()
+        if not stated or abs(presets.parameters(shape) - stated) <= max(error, 10 * _SAME_COUNT * stated):
+            model["shape"] = shape
+
+
+def _count(match: re.Match[str]) -> tuple[float, float]:
+    """Return a printed number of parameters and half a unit of its last digit."""
+    text, unit = match["count"].replace(",", ""), _UNITS.get((match["unit"] or "")[:1].upper(), 1.0)
+    return float(text) * unit, fields.half_digit(text) * unit
+
+
+def _configs(lines: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the configurations that transformers prints as JSON, a line for each entry."""
+    for number, line in enumerate(lines):
+        if _CONFIG_OPENS.search(line.rstrip()):
+            block = lines[number + 1 : number + _LONGEST_CONFIG]
+            end = next((place for place, text in enumerate(block) if text.rstrip() == "}"), None)
+            document = fields.json_in("{" + "\n".join(block[:end]) + "}") if end is not None else None
+            if isinstance(document, dict):
+                yield document
+
+
+def _of_transformers(config: Mapping[str, Any]) -> ModelShape | None:
+    """Return the shape that a configuration of transformers states; None for an architecture that is not known."""
+    if str(config.get("model_type")) not in huggingface.kinds():
+        return None
+    try:
+        return huggingface.of_config({name: _typed(value) for name, value in config.items()})
+    except UsageError:
+        return None
+
+
+def _typed(value: Any) -> Any:
+    """Return a value of a configuration that a tracker may have kept as text."""
+    if not isinstance(value, str):
+        return value
+    known = {"true": True, "false": False, "none": None, "null": None, "": None}
+    return known[value.lower()] if value.lower() in known else int(value) if value.isdecimal() else value
+
+
+def _of_numbers(found: Mapping[str, set[str]], stated: float, error: float) -> set[ModelShape]:
+    """Return the shapes of the numbers that have the stated parameters: gated or not, with tied embeddings or not."""
+
+    def numbers(names: Iterable[str]) -> list[int]:
+        return sorted({int(text) for name in names for text in found.get(name, ()) if text.isdecimal() and int(text)})
+
+    if any(number > 1 for number in numbers(_UNKNOWN_COST)):
+        return set()
+    known = {field: numbers(name for name, one in _SHAPE.items() if one[0] == field) for field in dict.fromkeys(
+        field for field, _ in _SHAPE.values())}  # fmt: skip
+    ratios = numbers(_WIDTH_OF_MLP)
+    tied = {text.lower() == "true" for name in _TIED for text in found.get(name, ())} or {False, True}
+    needed = [known[name] for name in ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")]
+    if prod(map(len, needed)) not in range(1, _MOST_CANDIDATES) or not (known["ffn_hidden_size"] or ratios):
+        return set()
+    near: dict[ModelShape, float] = {}
+    for layers, width, heads, vocabulary in product(*needed):
+        for ffn, groups, head, is_tied, is_gated, positions in islice(
+            product(
+                known["ffn_hidden_size"] or [ratio * width for ratio in ratios],
+                known["num_key_value_heads"] or [heads],
+                known["head_dim"] or [width // heads],
+                tied,
+                (False, True),
+                (0, *numbers(_POSITIONS)),
+            ),
+            _MOST_CANDIDATES,
+        ):
+            try:
+                shape = ModelShape(
+                    num_layers=layers, hidden_size=width, ffn_hidden_size=ffn, num_attention_heads=heads,
+                    num_key_value_heads=groups, head_dim=head, vocab_size=vocabulary, gated_mlp=is_gated,
+                    tied_embeddings=is_tied,
+                )  # fmt: skip
+            except ValidationError:  # digits of a damaged line
+                continue
+            off = abs(presets.parameters(shape) + positions * width - stated)
+            if off <= max(error, _SAME_COUNT * stated):
+                near[shape] = min(off, near.get(shape, off))
+    least = min(near.values(), default=0.0)
+    return {shape for shape, off in near.items() if off <= least or error >= 1}  # a rounded number leaves no choice

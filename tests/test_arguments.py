@@ -1,0 +1,220 @@
+"""Settings and shapes of models that frameworks print by name before their first row, or log in constant columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from each import in_each
+from keyvalue_rows import composer, nanotron
+
+from tensorprimat.models import presets
+
+LLAMA = {
+    "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": False, "max_position_embeddings": 131072,
+}  # fmt: skip
+NANOTRON = """Config(general=GeneralArgs(project='debug', seed=42),
+       parallelism=ParallelismArgs(dp=4,
+                                   pp=1,
+                                   tp=2,
+                                   recompute_layer=False,
+                                   context_parallel_size=1),
+       model=ModelArgs(model_config=LlamaConfig(hidden_size=2048,
+                                                intermediate_size=8192,
+                                                num_attention_heads=32,
+                                                num_hidden_layers=16,
+                                                num_key_value_heads=8,
+                                                tie_word_embeddings=True,
+                                                vocab_size=128256),
+                       dtype=torch.bfloat16),
+       tokens=TokensArgs(sequence_length=4096, train_steps=50, micro_batch_size=8, batch_accumulation_per_replica=4),
+       optimizer=OptimizerArgs(optimizer_factory=AdamWOptimizerArgs(adam_eps=1e-08, name='adamW'),
+                               zero_stage=1,
+                               learning_rate_scheduler=LRSchedulerArgs(learning_rate=0.0003))
+Total number of parameters: {count} (2357.32MiB)
+Local number of parameters: 618M (1178.66MiB)
+"""
+FOUNDRY = """max_seq_len: 2048
+model:
+  name: mpt_causal_lm
+  d_model: 768
+  n_heads: 12
+  n_layers: 12
+  expansion_ratio: 4
+  vocab_size: 50368
+  attn_config:
+    attn_impl: flash
+optimizer:
+  name: decoupled_adamw
+  lr: 0.0006
+global_train_batch_size: 256
+device_train_microbatch_size: 16
+precision: amp_bf16
+fsdp_config:
+  sharding_strategy: FULL_SHARD
+  activation_checkpointing: false
+n_gpus: 8
+device_train_grad_accum: 2
+n_params: 125311488
+"""
+LITGPT = """{'data': {'class_path': 'litgpt.data.TinyLlama'},
+ 'devices': 8,
+ 'model_config': {'block_size': 2048,
+                  'head_size': 64,
+                  'intermediate_size': 5632,
+                  'n_embd': 2048,
+                  'n_expert': 0,
+                  'n_head': 32,
+                  'n_layer': 22,
+                  'n_query_groups': 4,
+                  'padded_vocab_size': 32000,
+                  'vocab_size': 31999},
+ 'optimizer': {'class_path': 'torch.optim.AdamW', 'init_args': {'lr': 0.0004}},
+ 'precision': 'bf16-mixed',
+ 'seed': 42,
+ 'train': TrainArgs(global_batch_size=512, micro_batch_size=64, max_steps=None, max_seq_length=None)}
+Total parameters: 1,100,048,384
+"""
+LITGPT_ROW = "Epoch 1 | iter {n} step {n} | loss train: 10.{n:03}, val: n/a | iter time: 250.{n:02} ms (step)\n"
+MAXTEXT = "".join(
+    f"Config param {name}: {value}\n"
+    for name, value in {
+        "dcn_tensor_parallelism": 2, "dtype": "bfloat16", "emb_dim": 4096, "head_dim": 128,
+        "ici_pipeline_parallelism": -1, "ici_tensor_parallelism": 4, "logits_via_embedding": False, "mlp_dim": 14336,
+        "num_decoder_layers": 32, "num_experts": 1, "num_kv_heads": 8, "num_query_heads": 32,
+        "sliding_window_size": 0, "vocab_size": 128256, "weight_dtype": "float32",
+    }.items()
+)  # fmt: skip
+MAXTEXT_ROW = "completed step: {n}, seconds: 1.5{n:02}, TFLOP/s/device: 500.5, Tokens/s/device: 10922.6, loss: 9.1\n"
+ROW = "step {n} | loss 9.{n:02} | 512.{n} ms/step | 8,{n}00 tok/s\n"
+FMS = "step: {n}0\nloss: 2.5\ntokens seen: {tokens}\ncurrent step time: 1.5\ncurrent token per gpu per sec: 5461\n"
+
+
+def rows(row: str) -> str:
+    return "".join(row.format(n=n, tokens=65536 * 10 * n) for n in range(10, 40))
+
+
+def of_transformers(**entries: Any) -> str:
+    return f">> Model config LlamaConfig {json.dumps({**LLAMA, 'model_type': 'llama', **entries}, indent=2)}\n"
+
+
+def test_what_nanotron_prints_is_read(read_text: Any) -> None:
+    result = read_text(NANOTRON.replace("{count}", "1.24G") + "\n".join(map(nanotron, range(1, 20))))
+    config, shape = result.training_config, result.model.shape
+    assert (config.strategy, config.precision, config.optimizer, config.recompute) == (
+        "zero-1",
+        "bf16",
+        "adamw",
+        "none",
+    )
+    assert (config.learning_rate, config.seed, config.num_gpus) == (0.0003, 42, 8)
+    assert (shape.num_layers, shape.gated_mlp, shape.tied_embeddings) == (16, True, True)
+
+
+def test_numbers_that_have_other_parameters_than_the_log_states_are_no_shape(read_text: Any) -> None:
+    lines = list(map(nanotron, range(1, 20)))
+    for count in ("1.30G", "990M", "{count}"):
+        assert read_text(NANOTRON.replace("{count}", count) + "\n".join(lines)).model.shape is None
+    lost = NANOTRON.replace("{count}", "1.24G").replace("intermediate_size=8192", "intermediate_size=81")
+    assert read_text(lost + "\n".join(lines)).model.shape is None
+
+
+def test_what_llm_foundry_prints_is_read(read_text: Any) -> None:
+    result = read_text(FOUNDRY + "\n".join(map(composer, range(1, 20))))
+    config, shape = result.training_config, result.model.shape
+    assert (config.strategy, config.optimizer, config.attention_backend) == ("fsdp", "decoupled_adamw", "flash")
+    assert (config.micro_batch_size, config.gradient_accumulation_steps, config.recompute) == (16, 2, "none")
+    assert (shape.ffn_hidden_size, shape.gated_mlp, shape.tied_embeddings) == (3072, False, True)
+
+
+def test_what_litgpt_prints_is_read(read_text: Any) -> None:
+    result = read_text(LITGPT + rows(LITGPT_ROW))
+    config = result.training_config
+    assert (config.sequence_length, config.data_parallel_size, config.optimizer) == (2048, 8, "adamw")
+    assert (config.learning_rate, config.seed) == (0.0004, 42)
+    assert (result.model.shape.vocab_size, result.model.parameters) == (32000, 1_100_048_384)
+
+
+def test_what_maxtext_prints_is_read(read_text: Any) -> None:
+    result = read_text(f"{MAXTEXT}number parameters: 8.030 billion\n{rows(MAXTEXT_ROW)}")
+    config = result.training_config
+    assert result.model.shape == presets.find_preset("llama").shape
+    assert (config.tensor_model_parallel_size, config.pipeline_model_parallel_size) == (8, None)
+    assert config.parameter_dtype == "float32"
+
+
+def test_the_gpus_of_fms_fsdp_follow_from_its_counter_and_its_rates(read_text: Any) -> None:
+    settings = "--> running with these configs train_config(model_variant='llama2_7b', seq_length=4096, batch_size=2, "
+    result = read_text(f"{settings}sharding_strategy='hsdp')\n--> model has 6738.415616 Million params\n{rows(FMS)}")
+    config = result.training_config
+    assert (config.num_gpus, config.global_batch_size, config.strategy) == (8, 16, "hsdp")
+    assert result.model.shape.num_layers == 32  # of the named model, whose parameters these are
+
+
+@in_each(
+    ("text", "is_read"),
+    [
+        (of_transformers(), True),
+        (of_transformers() * 2, True),
+        (of_transformers() + of_transformers(num_hidden_layers=16), False),
+        (of_transformers(model_type="of_tomorrow"), False),
+        (of_transformers(num_attention_heads="many"), False),
+        (of_transformers()[:-30], False),
+        (of_transformers() + "Total parameters: 1,100,048,384\n", False),
+        ("Model name: meta-llama/Llama-3.1-8B\n", False),
+        ("Model name: meta-llama/Llama-3.1-8B\nTotal parameters: 8,030,261,248\n", True),
+    ],
+)
+def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(
+    read_text: Any, text: str, *, is_read: bool
+) -> None:
+    shape = read_text(text + rows(ROW)).model.shape
+    assert shape == (presets.find_preset("llama").shape if is_read else None)
+
+
+@in_each(
+    ("text", "field", "value"),
+    [
+        ("Optimizer: torch.optim.AdamW", "optimizer", "adamw"),
+        ("optimizer=OptimizerArgs(name='x')", "optimizer", None),
+        ("- Gradient accumulation steps: 4", "gradient_accumulation_steps", 4),
+        ("lr: 1e-4\nlearning_rate=0.0001", "learning_rate", 0.0001),
+        ("lr: 1e-4\nlr: 2e-4", "learning_rate", None),
+        ("INFO - appended projector AdamW (lr=0.001, fixed)", "learning_rate", None),
+        ("gradient_checkpointing=False", "recompute", None),
+        ("enable_activation_checkpointing: False", "recompute", "none"),
+        ("Seed set to 7", "seed", 7),
+        ("Using bfloat16 Automatic Mixed Precision (AMP)", "precision", "bf16"),
+        ("args: num_gpus=8, seq_len=2048", "num_gpus", 8),
+    ],
+)
+def test_an_argument_by_name_states_a_setting(read_text: Any, text: str, field: str, value: Any) -> None:
+    assert getattr(read_text(f"{text}\n{rows(ROW)}").training_config, field) == value
+
+
+def test_the_program_that_a_log_contains_states_nothing(read_text: Any) -> None:
+    program = "import torch\nseed = 9\noptimizer = torch.optim.Adam\n"
+    for text, seed in ((program, None), (program + "=" * 100 + "\nseed: 7\n", 7)):
+        config = read_text(text + rows(ROW)).training_config
+        assert (config.seed, config.optimizer) == (seed, None)
+
+
+def test_the_release_of_cuda_and_rocm_is_that_of_pytorch(read_text: Any) -> None:
+    for version, release in (("2.9.0+cu129", "12.9"), ("2.8.0+rocm6.4", "6.4"), ("2.8.0+cpu", None), ("2.8.0", None)):
+        assert read_text(f"PyTorch version: {version}\n{rows(ROW)}").gpu_info.software_version == release
+
+
+def test_columns_that_never_change_state_settings_device_and_shape(read_text: Any) -> None:
+    stated = {
+        "gpu_name": "NVIDIA H100 80GB HBM3", "precision": "bf16", "optimizer": "AdamW", "lr": "0.0003",
+        "num_hidden_layers": "32", "hidden_size": "4096", "intermediate_size": "14336", "num_attention_heads": "32",
+        "num_key_value_heads": "8", "vocab_size": "128256", "n_params": "8030261248",
+    }  # fmt: skip
+    table = "".join(f"{n},{9 - n / 100},1.5{n},{','.join(stated.values())}\n" for n in range(1, 30))
+    result = read_text(f"step,loss,step_time_s,{','.join(stated)}\n{table}")
+    assert (result.training_config.precision, result.training_config.learning_rate) == ("bf16", 0.0003)
+    assert result.gpu_info.device_name == "NVIDIA H100 80GB HBM3"
+    assert result.model.shape == presets.find_preset("llama").shape
+    other = table.replace("bf16", "fp32", 1)
+    assert read_text(f"step,loss,step_time_s,{','.join(stated)}\n{other}").training_config.precision is None
