@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import fake_primus
 import pytest
+import yaml
 from each import in_each
 
 from tensorprimat.cli import main
@@ -19,7 +20,7 @@ from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch, registry
-from tensorprimat.engines.cluster import executors, slurm, submission, submit
+from tensorprimat.engines.cluster import executors, scripts, slurm, submission, submit
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.cluster.job_log import Console, Tail
 from tensorprimat.engines.nemo import engine as nemo
@@ -35,6 +36,9 @@ HERE = Machine(platform="cpu", gpu_info=GpuInfo(device_name="a CPU"), host="logi
 def without_torchao(monkeypatch):
     """Let FP8 find no package; other modules, which torch looks for when it is imported, stay as they are."""
     monkeypatch.setattr(fp8, "importlib", SimpleNamespace(util=SimpleNamespace(find_spec=lambda _: None)))
+
+
+ON_KUBERNETES = ("--executor", "kubernetes", "--container-image", "image:1", "--volume-claim", "shared")
 
 
 @pytest.fixture
@@ -65,6 +69,8 @@ def run(tmp_path, monkeypatch, capfd):
         (("--executor", "docker"), "--executor docker: needs --container-image as well"),
         (("--executor", "docker", "--container-image", "i", "--container-mounts", "/data"), "must be SRC:DST"),
         (("--executor", "kubernetes", "--container-image", "i"), "--executor kubernetes: needs --volume-claim as well"),
+        ((*ON_KUBERNETES, "--namespace", "My_NS"), "--namespace My_NS: no name of Kubernetes, which has a-z"),
+        ((*ON_KUBERNETES, "--volume-claim", "a..b"), "--volume-claim a..b: no name of Kubernetes"),
         (("--executor", "skypilot"), "--executor skypilot: needs --gpu as well"),
         (("--executor", "slurm", "--output", "my results"), "NeMo-Run cannot work in a path with spaces or /nemo_run"),
         (("--executor", "slurm", "--engine", "logs"), "--engine logs: --executor supports only nemo and torch"),
@@ -96,10 +102,102 @@ def test_without_nemo_run_a_dry_run_prints_a_script_for_sbatch_whose_ranks_train
     assert code == 0
     lines = [line for line in printed.splitlines() if line.startswith(("#SBATCH", "srun"))]
     assert {"#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=8", "#SBATCH --partition=gpu"} <= set(lines)
-    assert lines[-1].endswith(" -m tensorprimat run --model llama --steps 7 --recompute")
-    assert "submit it 3 times for 3 runs" in printed
+    assert " -m tensorprimat run --model llama --steps 7 --recompute --output output/array_" in lines[-1]
+    assert lines[-1].endswith('/array_"$SLURM_ARRAY_JOB_ID"/run_"$SLURM_ARRAY_TASK_ID"')
+    assert "#SBATCH --array=1-3" in lines
+    _, printed, _ = run(*there, "--output", "my'results", "--dry-run")
+    assert printed.splitlines()[-2].endswith("""--model llama --output 'my'"'"'results'""")
+    assert "--array" not in printed, "one run is no array"
+    assert run(*there, "--runs", "2", "--output", "x.json", "--dry-run")[0] == 2, "the runs would write one file"
     image = ("--container-image", "image:1", "--engine", "nemo")
     assert run(*there, *image, "--dry-run")[0] == 2, "the ranks of srun train with the torch engine alone"
+
+
+COUNT, QUANTITY, POD = int, (int, str), {
+    "volumes": [{"name": str, "persistentVolumeClaim": {"claimName": str}, "emptyDir": {"medium": str}}],
+    "containers": [{"name": str, "volumeMounts": [{"name": str, "mountPath": str}]}],
+}  # fmt: skip
+TRAIN_JOB = {
+    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+    "kind": "TrainJob",
+    "metadata": {"name": re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?"), "namespace": str},
+    "spec": {
+        "runtimeRef": {"name": "torch-distributed"},
+        "trainer": {
+            "image": str, "command": [str], "args": [str], "env": [{"name": str, "value": str}], "numNodes": COUNT,
+            "numProcPerNode": COUNT,
+            "resourcesPerNode": {"limits": {"nvidia.com/gpu": QUANTITY, "amd.com/gpu": QUANTITY}},
+        },
+        "runtimePatches": [{"manager": str, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [
+            {"name": "node", "template": {"spec": {"template": {"spec": POD}}}},
+        ]}}}}],
+    },
+}  # fmt: skip
+"""Fields of a TrainJob that may be used, and their types, by the CRD of kubeflow/trainer 8c0f5059 (2026-08-21)."""
+
+
+def misfits(value, known, where="job"):
+    """Return the places of a document that the known fields and types do not allow."""
+    if isinstance(known, dict) and isinstance(value, dict):
+        return [
+            one
+            for name, inner in value.items()
+            for one in (misfits(inner, known[name], f"{where}.{name}") if name in known else [f"{where}.{name}"])
+        ]
+    if isinstance(known, list) and isinstance(value, list):
+        return [one for inner in value for one in misfits(inner, known[0], where)]
+    if isinstance(known, re.Pattern):
+        return [] if known.fullmatch(value) else [where]
+    return [] if value == known or (isinstance(known, (type, tuple)) and isinstance(value, known)) else [where]
+
+
+@in_each(
+    ("flags", "nodes", "processes", "limits"),
+    [
+        (("--gpu", "H100", "--num-gpus", "8", "--nodes", "2", "--engine", "torch"), 2, 8, {"nvidia.com/gpu": 8}),
+        (("--gpu", "MI300X", "--num-gpus", "4", "--namespace", "team-a"), 1, 4, {"amd.com/gpu": 4}),
+        (("--gpu", "cpu", "--num-gpus", "2"), 1, 2, None),
+    ],
+)
+def test_without_nemo_run_a_dry_run_prints_a_train_job_that_kubeflow_accepts(
+    run, monkeypatch, flags, nodes, processes, limits
+):
+    monkeypatch.setattr(executors, "importable", lambda name: name == "torch")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    code, printed, complaint = run(*ON_KUBERNETES, *flags, "--steps", "7", "--output", "/home/me/Results", "--dry-run")
+    assert code == 0, complaint
+    (job,) = yaml.safe_load_all(printed[printed.index("apiVersion:") : printed.index("Dry run: nothing was")])
+    assert misfits(job, TRAIN_JOB) == []
+    assert set(job["spec"]) == set(TRAIN_JOB["spec"])
+    trainer = job["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (nodes, processes)
+    assert trainer["resourcesPerNode"].get("limits") == limits
+    engine = ["--engine", "torch"] if "--engine" in flags else []
+    words = ["--model", "llama", "--steps", "7", *engine, "--output", "/tensorprimat/Results"]
+    assert [*trainer["command"], *trainer["args"]] == ["torchrun", "-m", "tensorprimat", "run", *words]
+    assert trainer["env"] == [{"name": "PYTHONUNBUFFERED", "value": "1"}]
+    assert "hf_secret" not in printed
+
+
+def test_each_run_on_kubernetes_is_a_job_with_a_name_and_a_folder_of_its_own(run, monkeypatch):
+    monkeypatch.setattr(executors, "importable", lambda name: name == "torch")
+    code, printed, complaint = run(*ON_KUBERNETES, "--gpu", "MI300X", "--num-gpus", "8", "--runs", "3", "--dry-run")
+    assert code == 0, complaint
+    jobs = [*yaml.safe_load_all(printed[printed.index("apiVersion:") : printed.index("Dry run: nothing was")])]
+    assert [job["metadata"]["name"] for job in jobs] == [f"tensorprimat-llama-run-{run}" for run in (1, 2, 3)]
+    assert [job["spec"]["trainer"]["args"][-1] for job in jobs] == [
+        f"/tensorprimat/output/run_{run}" for run in (1, 2, 3)
+    ]
+
+
+@in_each(["Qwen3_30B.A3B", "été/" * 40, "-", "x" * 300])
+def test_any_name_of_a_model_makes_a_name_that_kubernetes_allows(model):
+    cluster = Cluster(executor="kubernetes", container_image="i", volume_claim="c")
+    for runs in (1, 12):
+        text = scripts.own_script(spec(model=model), cluster, (), output=Path("output"), runs=runs)
+        for job in yaml.safe_load_all(text):
+            assert misfits(job, TRAIN_JOB) == []
+            assert len(job["metadata"]["name"]) < 50
 
 
 def test_without_slurm_a_run_is_refused_but_the_script_is_shown(run, monkeypatch, tmp_path):

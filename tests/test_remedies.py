@@ -60,6 +60,8 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "session/plan.py": ("run",),
     "session/primus_config.py": ("primus",),
     "session/as_rank.py": ("run",),
+    "session/shards.py": ("analyze",),
+    "session/survey.py": ("analyze",),
     "cli/result_file.py": ("run", "extract"),
     "reports/notices.py": ("compare", "enhance"),
     "reports/survey.py": ("analyze",),
@@ -118,6 +120,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "session/bisect.py": {  # of git
         *("--ancestry-path", "--first-parent", "--format", "--porcelain", "--quiet", "--reverse", "--untracked-files"),
     },
+    "session/shards.py": {"--array"},  # of sbatch
     "session/commits.py": {  # of git
         *("--detach", "--end-of-options", "--git-dir", "--quiet", "--show-prefix", "--verify"),
     },
@@ -164,6 +167,7 @@ NOT_OURS = {
     "engines/entry.py": "flags of the child process",
     "engines/profiling.py": "flags of nsys and rocprof; --profile is run's own",
     "engines/cluster/slurm.py": "flags of Slurm's commands",
+    "engines/cluster/scripts.py": "flags of Slurm's commands",
     "logs/deepspeed.py": "flags of the launchers whose logs are read",
     "logs/megatron/config.py": "flags of the launchers whose logs are read",
     "logs/prefixes.py": "flags of srun and mpirun",

@@ -17,13 +17,13 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.cli.live import Screen
 from tensorprimat.cli.options import ended_like_ctrl_c
 from tensorprimat.cli.result_file import write_results
-from tensorprimat.core.errors import RunError, TensorPrimatError
+from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launchers
-from tensorprimat.engines.cluster import executors, slurm, submit
+from tensorprimat.engines.cluster import executors, scripts, submit
 from tensorprimat.engines.registry import ENGINES, OWN, default_engine, log_scripts
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect_platform
@@ -149,11 +149,15 @@ def _dry_run(jobs: Sequence[Job], request: Request, machine: Machine, screen: Sc
 
 
 def _script(job: Job, spec: RunSpec, request: Request) -> str:
-    """Return the script that the executor submits, or one for sbatch alone. Raises UsageError without NeMo-Run."""
+    """Return what the executor submits, or without NeMo-Run what the user can. Raises UsageError for other cases."""
     cluster = request.cluster
     if executors.writes_own_script(cluster) and job.engine is ENGINES[OWN]:
         words = (*(["--model", job.model] if request.model == "all" else []), *request.words)
-        return slurm.batch_script(spec, cluster, words, runs=request.runs)
+        if request.file is not None and request.runs > 1:
+            raise UsageError(
+                f"--output {request.file}: each of {request.runs} runs writes its own result; name a folder"
+            )
+        return scripts.own_script(spec, cluster, words, output=request.file or request.output, runs=request.runs)
     executors.check_submitter(cluster)
     return submit.executor_script(spec, cluster, module=job.module, folder=request.output / "cluster" / "dry_run")
 

@@ -103,7 +103,9 @@ def command(
     ] = None,
     reproduce: Annotated[str | None, takes("NAME", REPRODUCE, offers=known.published_names)] = None,
     append: Annotated[bool, switch("--append", "Add the runs to the latest result.")] = False,
-    dry_run: Annotated[bool, switch("--dry-run", "Print and check what would run; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, switch("--dry-run", "Print and check what would run; run nothing. With --executor: print the job.")
+    ] = False,
     json: Annotated[bool, switch("--json", "Results as a JSON array on stdout, everything else on stderr.")] = False,
     **chosen: Any,
 ) -> int:
@@ -173,9 +175,9 @@ def typed(context: typer.Context) -> frozenset[str]:
 
 _OF_LAUNCH = {
     "executor", "nodes", "num_gpus", "gpu", "runs", "append", "cooldown", "target_ci", "max_runs", "budget_minutes",
-    "dry_run", "json",
+    "dry_run", "json", "output", "infra", "namespace", "volume_claim",
 }  # fmt: skip
-"""Options of the command that starts ranks; the ranks take the number of nodes and GPUs from their launcher."""
+"""Options of the command that starts ranks; its script states where they write, their launcher nodes and GPUs."""
 
 
 def _words_of_ranks(context: typer.Context) -> tuple[str, ...]:

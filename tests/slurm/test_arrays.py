@@ -34,6 +34,20 @@ def test_the_tasks_of_an_array_survey_a_folder_and_their_parts_give_the_bytes_of
     assert merged.stdout == called(*TPRIMAT, "analyze", "old", "--json", folder=tmp_path).stdout
 
 
+def test_the_runs_of_an_array_are_one_side_of_a_comparison_and_each_stays_in_history(tmp_path):
+    flags = ["--model", "llama", "--steps", "3", "--warmup-steps", "1", "--sequence-length", "32", "--num-gpus", "1"]
+    shown = called(*TPRIMAT, "run", *flags, "--executor", "slurm", "--runs", "3", "--dry-run", folder=tmp_path)
+    script = shown.stdout[shown.stdout.index("#!/bin/bash") : shown.stdout.index("Dry run:")]
+    (tmp_path / "job.sh").write_text(script)
+    done = called("sbatch", "--wait", "--parsable", "job.sh", folder=tmp_path)
+    assert done.returncode == 0, "\n".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
+    runs = tmp_path / "output" / f"array_{done.stdout.strip()}"
+    assert [len([*(runs / f"run_{number}" / "history").iterdir()]) for number in (1, 2, 3)] == [1, 1, 1]
+    compared = called(*TPRIMAT, "compare", f"a={runs}", f"b={runs}", "--json", folder=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert json.loads(compared.stdout)["ratio"]["rests_on"] == "3 runs against 3 runs"
+
+
 def test_plain_srun_starts_the_ranks_without_nemo_run(tmp_path):
     flags = ["--model", "llama", "--steps", "2", "--warmup-steps", "1", "--sequence-length", "32"]
     first = socket.gethostname().partition(".")[0]  # the one that has a name for rank 0 to be found by

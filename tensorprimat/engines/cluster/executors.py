@@ -124,6 +124,7 @@ EXECUTORS = {
     ),
 }
 
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a DNS name (RFC 1123)
 _TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
 
 
@@ -155,6 +156,11 @@ def check_cluster(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, 
     for mount in cluster.container_mounts:
         if not re.fullmatch(r"[^:\s]+:[^:\s]+(?::\w+)?", mount):
             raise UsageError(f"--container-mounts {mount}: must be SRC:DST, without spaces")
+    named = {"namespace": [cluster.namespace or ""], "volume_claim": (cluster.volume_claim or "").split(".")}
+    for field in named.keys() & cluster.flags_used.keys():
+        if not all(_LABEL.fullmatch(label) for label in named[field]):
+            flag = f"{_flag(field)} {getattr(cluster, field)}"
+            raise UsageError(f"{flag}: no name of Kubernetes, which has a-z, 0-9 and -, at most 63 characters")
     if re.search(r"\s|/nemo_run", str(regular.resolved(folder))):  # it replaces /nemo_run by the job's folder
         raise UsageError(
             f"--output {folder}: NeMo-Run cannot work in a path with spaces or /nemo_run; choose another folder"
@@ -168,8 +174,10 @@ def check_cluster(cluster: Cluster, *, nodes: int, folder: Path, dry_run: bool, 
 
 
 def writes_own_script(cluster: Cluster, command: str = "run") -> bool:
-    """Return True if a dry run writes the batch script without NeMo-Run: a training on Slurm, where it is absent."""
-    return cluster.executor == "slurm" and command == "run" and not importable("nemo_run")
+    """Return True if a dry run writes the job of a training itself: on Slurm or Kubernetes, if NeMo-Run is absent."""
+    if cluster.executor not in ("slurm", "kubernetes") or command != "run":
+        return False
+    return not all(map(importable, EXECUTORS[cluster.executor].packages))
 
 
 def check_submitter(cluster: Cluster, command: str = "run") -> None:

@@ -1,18 +1,11 @@
-"""One Slurm job: its state as the controller reports it (no accounting database is needed), its cancellation, and the
-script of a job that srun starts without NeMo-Run.
-"""
+"""One Slurm job: its state as the controller reports it (no accounting database is needed), and its cancellation."""
 
 from __future__ import annotations
 
 import re
-import shlex
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines.cluster.executors import TIME_LIMIT, Cluster
 from tensorprimat.system import processes
 
 UNANSWERED = "UNANSWERED"  # this program's own state: the controller did not answer
@@ -102,31 +95,3 @@ def cancel(job: str) -> str | None:
     if answer is None:
         return "Slurm did not answer"
     return None if answer.returncode == 0 else answer.stderr.strip() or f"scancel exited with {answer.returncode}"
-
-
-def batch_script(spec: RunSpec, cluster: Cluster, words: Sequence[str], *, runs: int) -> str:
-    """Return a script for sbatch whose ranks srun starts. words: arguments of `tprimat run` for one run of the spec."""
-    image = cluster.container_image
-    options = {
-        "job-name": f"tensorprimat.{spec.model}",
-        "nodes": spec.num_nodes,
-        "ntasks-per-node": spec.num_gpus,
-        "gpus-per-node": None if spec.platform == "cpu" else spec.num_gpus,
-        "exclusive": "",
-        "mem": "0",
-        "time": cluster.time or TIME_LIMIT,
-        "partition": cluster.partition,
-        "account": cluster.account,
-    }
-    mounts = {"container-image": image, "container-mounts": ",".join(cluster.container_mounts)}
-    start = [f"--{name}={value}" for name, value in mounts.items() if value]
-    python = "python3" if image else sys.executable
-    again = f"; submit it {runs} times for {runs} runs" if runs > 1 else ""
-    lines = [
-        "#!/bin/bash",
-        *(f"#SBATCH --{name}={value}".removesuffix("=") for name, value in options.items() if value is not None),
-        f"# For sbatch, without NeMo-Run: srun starts the ranks, and rank 0 writes the result{again}.",
-        "export PYTHONUNBUFFERED=1",
-        shlex.join(["srun", *start, python, "-m", "tensorprimat", "run", *words]),
-    ]
-    return "\n".join(lines)
