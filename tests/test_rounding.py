@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.audit.rounding import error_of_mean, printed_unit
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.storage.store import Loaded
+from tests.test_tensorboard_log import Events
 
 FACTS = UserFacts(model_name="llama", preset="full", sequence_length=4096, global_batch_size=8, num_gpus=8)
 
@@ -94,6 +96,28 @@ def test_whole_numbers_with_a_unit_and_levels_are_known_to_half_a_digit(
 def test_a_whole_number_that_all_rows_repeat_is_known_to_half_a_unit(read_text: Any, row: str, error: float) -> None:
     result = read_text("".join(row.format(n=n) + "\n" for n in range(1, 60)))
     assert result.provenance.rounding == pytest.approx(error, rel=0.01)
+
+
+@in_each(
+    ("tag", "value", "error"),
+    [
+        ("step_time_s", 0.9, 0.05 / 0.9),
+        ("step_time_s", 0.94123, 0.000005 / 0.94123),
+        ("step_time_ms", 900, 0.5 / 900),
+        ("step_time_ms", 812.3, 0.05 / 812.3),
+        ("samples_per_second", 1.5, 0.05 / 1.5),
+    ],
+)
+def test_a_number_that_every_row_of_a_container_repeats_is_known_to_half_a_digit(
+    tmp_path: Path, read_text: Any, tag: str, value: float, error: float
+) -> None:
+    events = Events(tmp_path / "events")
+    table = [{"step": n, "loss": 3 - n / 100, tag: value} for n in range(1, 60)]
+    for n, row in enumerate(table, 1):
+        events.log(n, n * (value / 1000 if tag.endswith("ms") else value), row)
+    texts = json.dumps(table), "\n".join(map(json.dumps, table))
+    for result in (logs.read(events.close()), *map(read_text, texts)):
+        assert result.provenance.rounding == pytest.approx(error, rel=0.01)
 
 
 def test_errors_cancel_only_where_several_neighbouring_values_are_frequent() -> None:

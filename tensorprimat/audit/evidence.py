@@ -123,6 +123,8 @@ class Evidence:
     """Numbers of the steps after which a table, which has no such lines, contains the metrics of an evaluation."""
     elapsed: Elapsed | None = None
     """Clock that the rows state, which the audit uses like their dates."""
+    factors: Mapping[str, float] | None = None
+    """Column of the steps that has the numbers of a table → factor from them to the column's unit; None: no table."""
     dates: Elapsed | None = None
     """Dates of the rows if they lack the year; dates with a year are in the steps."""
 

@@ -18,8 +18,23 @@ _FEWEST_OF_A_VALUE = 3  # rows, and 5 % of them: of each of three neighbouring v
 _SHARE_OF_A_VALUE = 0.05
 _WIDE = 2.0  # units between the quartiles; no single value need be frequent then
 _FINEST = 1e-9  # of the largest value: printed digits beyond it are those of a float
+_DIGITS_OF_32_BITS = 7
 _LEAST, _LARGEST = 1e-30, 1e30  # values outside are no times or rates
 _LOOKED_AT = 200  # rows; enough to see how many digits are printed
+
+
+def as_decimals(values: FloatArray) -> FloatArray:
+    """Return numbers that a container keeps with 32 bits as the decimal numbers that they stand for.
+
+    >>> float(as_decimals(np.array([0.9], np.float32).astype(float))[0])
+    0.9
+    """
+    with np.errstate(all="ignore"):
+        scale = 10.0 ** (_DIGITS_OF_32_BITS - np.ceil(np.log10(np.abs(values))))
+        decimals = np.round(values * scale) / scale
+        return np.where(
+            (values.astype(np.float32) == values) & (decimals.astype(np.float32) == values), decimals, values
+        )
 
 
 def printed_unit(values: FloatArray) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorprimat.audit.rounding import as_decimals
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import LONGEST_STEP_SECONDS, FloatArray, Step
@@ -317,6 +318,14 @@ class MetricColumns:
             if len(values) == 1 and OTHERWISE.get(name, ("",))[0] not in self.names
         }
 
+    def factors(self) -> dict[str, float]:
+        """Return the factor from the numbers of a column to the unit of its field, of fields that one column states."""
+        found: dict[str, set[float]] = {}
+        for name in self._numbers:
+            if field := self._field_of(name):
+                found.setdefault(field[0], set()).add(field[1])
+        return {kind: factors.pop() for kind, factors in found.items() if len(factors) == 1}
+
     def end_of_summary(self) -> dict[str, str]:
         """Return the step and the moment of the row with the summary, by the names that the Trainer's rows have."""
         step, clock = self._index()[self._summary_row], self._clock(np.array([self._summary_row]))
@@ -351,6 +360,7 @@ class MetricColumns:
             if field is None or field[0] != kind:
                 continue
             rows, values = self._of(name)
+            values = as_decimals(values)
             scaled = values * field[1]
             usable = np.ones(len(rows), np.bool_) if kind in MAY_BE_NAN else (values > 0) & (values < math.inf)
             if kind == "seconds":

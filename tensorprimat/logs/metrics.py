@@ -21,7 +21,7 @@ from tensorprimat.audit.agreement import PER_GPU
 from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.steps import Steps
+from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
 from tensorprimat.core.terms import combined
 from tensorprimat.logs import (
     automodel_tables,
@@ -187,6 +187,7 @@ def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Readin
     if unit == 1e-3:
         steps = steps.replace(seconds=steps.column("seconds") * unit)
     steps, whole = in_whole_seconds(steps) if steps.has("seconds") else (steps, [])
+    stated = steps
     if any(name.endswith(AXOLOTL_RATE) for name in columns.names):  # what it counts depends on the version
         timed = _by_clock(found, replace(reading, warnings=[*reading.warnings]), clock)
         if timed.steps.has("tokens") and (rate := combined(steps, PER_GPU)):
@@ -233,11 +234,24 @@ def _of_columns(log: Log, columns: MetricColumns, found: Merged, reading: Readin
         reading.steps, uneven = work.weighted(steps, elapsed, None, None, varies=False)
         reading.warnings += uneven
         reading.begins = sorted([*reading.begins, *found.restarts(steps)])
-        reading.evidence = Evidence(elapsed=elapsed, evaluated_after=frozenset(found.evaluations.tolist()))
+        reading.evidence = Evidence(
+            elapsed=elapsed,
+            evaluated_after=frozenset(found.evaluations.tolist()),
+            factors=_unchanged(columns.factors() | ({"seconds": unit} if unit == 1e-3 else {}), stated, steps),
+        )
         if unit != 1:
             reading.warnings.append(Notice("milliseconds_by_clock" if unit else "seconds_assumed", "steps"))
         return reading
     return _by_clock(found, reading, clock)
+
+
+def _unchanged(factors: dict[str, float], stated: Steps, steps: Steps) -> dict[str, float]:
+    """Return the factors of those columns that have the numbers of the table, not sums or other figures of them."""
+    return {
+        name: factor
+        for name, factor in factors.items()
+        if name in FLOAT_COLUMNS and np.array_equal(stated.column(name), steps.column(name), equal_nan=True)
+    }
 
 
 def _has_rate_of_unknown_scope(columns: MetricColumns, steps: Steps) -> bool:

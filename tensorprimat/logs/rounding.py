@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -65,7 +65,7 @@ def with_error(log: Log, result: Result) -> Result:
     warnings = _coarse_levels(log, steps)
     rates: dict[str, float | None] = {}
     for name in filter(steps.has, WORK_OF_RATES):
-        error, unit = _of_column(log, steps, name)
+        error, unit = _of_column(log, steps, name, result.evidence.factors)
         is_left_out = error is not None and error > _MOST and sum(map(steps.has, fields.MEASURES)) > 1
         warnings += _warnings(name, error, unit, "; it is left out" if is_left_out else "")
         if is_left_out:
@@ -74,7 +74,7 @@ def with_error(log: Log, result: Result) -> Result:
             rates[name] = error
     if not steps.has("seconds"):
         return _changed(result, steps, next(iter(rates.values()), None), timer, warnings)
-    error, unit = _of_column(log, steps, "seconds")
+    error, unit = _of_column(log, steps, "seconds", result.evidence.factors)
     if error is None:
         error = next((rates[name] for name in rates if _is_source(steps, name)), None)
     warning = _warnings("seconds", error, unit)
@@ -141,19 +141,25 @@ def _is_source(steps: Steps, rate: str) -> bool:
     return len(work) > 0 and bool(np.ptp(work) <= 1e-9 * np.max(work))
 
 
-def _of_column(log: Log, steps: Steps, name: str) -> tuple[float | None, str]:
-    """Return the largest relative error of the mean of a column and a phrase on its unit; None where it is unknown."""
-    known, found = steps.column(name), []
+def _of_column(log: Log, steps: Steps, name: str, factors: Mapping[str, float] | None) -> tuple[float | None, str]:
+    """Return the largest relative error of the mean of a column and a phrase on its unit; None where it is unknown.
+
+    factors: see Evidence.
+    """
+    factor = (factors or {}).get(name, 1.0)
+    is_stated = factors is None or name in factors
+    known, found = steps.column(name) / factor, []
     rows = np.flatnonzero(np.isfinite(known) & (known > 0))
-    for is_inverse in (False, True) if name == "seconds" else (False,):
+    for is_inverse in (False, True) if name == "seconds" and factor == 1 else (False,):
         values = 1 / known[rows] if is_inverse else known[rows]
         unit = printed_unit(values)
         if unit is not None and error_of_mean(values, unit) > _MATTERS:
-            shown = _unit_in_text(log, steps, rows[:_ROWS], values[:_ROWS], is_printed=True)
+            looked_at = rows[:_ROWS], values[:_ROWS]
+            shown = _unit_in_text(log, steps, *looked_at, is_printed=True) if is_stated else None
             unit = None if shown is None else min(unit, shown)
         if unit is not None:
-            amount = f"{as_stated(unit)} steps/s" if is_inverse else short_seconds(unit)
-            shown_as = f"to the nearest {amount if name == 'seconds' else as_stated(unit)}"
+            amount = f"{as_stated(unit)} steps/s" if is_inverse else short_seconds(unit * factor)
+            shown_as = f"to the nearest {amount if name == 'seconds' else as_stated(unit * factor)}"
             found.append((error_of_mean(values, unit), shown_as))
     return min(found, default=(None, ""))
 
@@ -165,8 +171,7 @@ def _unit_in_text(log: Log, steps: Steps, rows: np.ndarray, values: FloatArray, 
     number that all rows repeat is the column's; otherwise it may be any other number of the row.
     """
     lines, covers = steps.column("line"), steps.column("covers")
-    is_constant_fraction = np.ptp(values) == 0 and not float(values[0]).is_integer()
-    of_values = None if is_constant_fraction else unit_of_values(values) or None
+    of_values = unit_of_values(values) or None  # all that a container keeps
     if log.is_folder or log.is_binary or (lines[rows] < 0).any():
         return of_values
     texts = _texts(log, lines[rows])
