@@ -149,6 +149,8 @@ def damaged(path: Path, change) -> None:
         (lambda parts: rewritten(parts[2], save=True), "only one was written with --save"),
         (lambda parts: [rewritten(part, version="0.0.9") for part in parts], "4.jsonl: written by version 0.0.9"),
         (lambda parts: rewritten(parts[0], tensorprimat_part=2), "not a part that analyze --shard of this version"),
+        (lambda parts: damaged(parts[1], lambda text: text.replace(b'"version"', b'"versiom"', 1)), "not a part that"),
+        (lambda parts: damaged(parts[1], lambda text: text.replace(b'"amd-logs"', b'"nvi-logs"', 1)), "cut or altered"),
         (lambda parts: damaged(parts[1], lambda text: text[:-1]), "part-2-of-4.jsonl: cut or altered"),
         (lambda parts: damaged(parts[1], lambda text: text[: len(text) // 2]), "part-2-of-4.jsonl: cut or altered"),
         (lambda parts: damaged(parts[1], lambda text: text[:20]), "part-2-of-4.jsonl: not a part"),

@@ -43,9 +43,9 @@ Look = Callable[[Item], SurveyedFile]
 class PartHeader(Record):
     """The first line of a part."""
 
-    tensorprimat_part: Literal[1] = 1
+    tensorprimat_part: Literal[1]
     """Version of the format; logs/survey recognises a part by this key."""
-    version: str = __version__
+    version: str
     """Version of the program that wrote the part."""
     part: int
     """Number of this part, from 1."""
@@ -58,12 +58,11 @@ class PartHeader(Record):
     """Field, side and text of each fact that the user stated."""
     places: tuple[str, ...]
     """Folders and files that the user named."""
-    sha256: str = "0" * 64
-    """SHA-256 over all further lines of the file."""
+    sha256: str = ""
+    """SHA-256 over the whole file, with zeros in the place of this hash."""
 
-    @property
-    def line(self) -> bytes:
-        return _line(self.model_dump())
+    def line(self, sha256: str = "0" * 64) -> bytes:
+        return _line({**self.model_dump(), "sha256": sha256})
 
 
 _OF_ONE_SURVEY = {
@@ -107,8 +106,10 @@ def _is_number(text: str) -> bool:
 def part_header(
     shard: tuple[int, int], places: Sequence[Path], items: Sequence[Item], stated: Sequence[Statement], *, save: bool
 ) -> PartHeader:
-    """Return the header of a part; its lines have no hash yet."""
+    """Return the header of a part, without the hash of the file."""
     return PartHeader(
+        tensorprimat_part=1,
+        version=__version__,
         part=shard[0],
         parts=shard[1],
         listing=survey.listing_sha256(items),
@@ -123,12 +124,11 @@ def write_part(header: PartHeader, lines: Iterable[bytes], folder: Path) -> Path
 
     def fill(file: IO[bytes]) -> None:
         digest = hashlib.sha256()
-        file.write(header.line)
-        for line in lines:
+        for line in chain([header.line()], lines):
             digest.update(line)
             file.write(line)
         file.seek(0)
-        file.write(header.changed(sha256=digest.hexdigest()).line)
+        file.write(header.line(digest.hexdigest()))
 
     path = folder / survey.PART_NAME.format(header.part, header.parts)
     atomic.write_atomically(path, fill)
@@ -174,7 +174,7 @@ def read_parts(paths: Sequence[Path]) -> tuple[PartHeader, list[SurveyedFile], L
             header = _header(opening := file.readline(LONGEST_PART_LINE), path)
             _check_part(header, path, headers)
             headers[header.part] = header, path
-            number, start, digest = header.part, len(opening), hashlib.sha256()
+            number, start, digest = header.part, len(opening), hashlib.sha256(header.line())
             while line := file.readline(LONGEST_PART_LINE):
                 digest.update(line)
                 found[number] = _finding(line, path)
