@@ -15,7 +15,7 @@ NANOTRON = (
     "iteration: {0} / 50 | consumed_tokens: {0}.19M | time_per_iteration_ms: 2.0{1}K | tokens_per_sec: 524K |"
     " tokens_per_sec_per_gpu: 65.5K | global_batch_size: 1.05M | lm_loss: 10.9 | model_tflops_per_gpu: 420"
 )
-SIGNS = ("has another form", "seem cut", "left out as wrong", "in doubt", "every other row counts", "folded at")
+SIGNS = ("has another form", "seem cut", "left out as wrong", "in doubt", "folded at")
 
 
 def maxtext(count=30):

@@ -7,9 +7,8 @@ import math
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timezone
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -164,71 +163,36 @@ def merged(rows: Iterable[tuple[int | None, Step]], warnings: list[str] | None =
     >>> [(step.index, step.seconds, step.loss, step.segment) for step in merged(rows)]
     [(1, 1.0, 9.5, 0), (2, 1.0, None, 0), (1, 1.25, None, 1)]
     """
-    kept, stretches, again, repeats = StepsBuilder(), [_Printed()], dict[int, int](), Repeats()
-    rows = iter(rows)
-    first_rank: int | None = -1
-    for rank, step in rows:  # most logs are the rows of one process; only another one needs hashes
-        if rank != first_rank:
-            if len(kept):
-                _merge_ranks(chain([(rank, step)], rows), kept, stretches, {first_rank: again}, repeats)
-                break
-            first_rank = rank
-        index, step_number = step.index, stretches[-1]
-        if step_number.numbers and index <= step_number.numbers[-1]:
-            content, place = _hash(step), step_number.value(index)
-            if place is not None and content == (again.get(place) or _hash(kept[place])):
+    kept, places, repeats = StepsBuilder(), [_Printed()], Repeats()
+    owners = list[int | None]()  # rank that printed each row of `kept` first
+    again = dict[tuple[int | None, int], int]()  # of a rank and such a row: hash of what it printed, if that is another
+    at = dict[int | None, tuple[int, int]]()  # rank → its stretch, and the last number that it printed there
+    for rank, step in rows:
+        index, (segment, last) = step.index, at.get(rank, (0, -1))
+        place = places[segment].value(index)
+        if index <= last:
+            known = None if place is None else again.get((rank, place))
+            if place is not None and _hash(step) == (_hash(kept[place]) if known is None else known):
                 continue
-            if index < step_number.numbers[-1] or (place is not None and _has_other_time(kept[place], step)):
-                stretches.append(step_number := _Printed(step_number.segment + 1))
+            if index < last or (place is not None and _has_other_time(kept[place], step)):
+                segment += 1
+                place = places[segment].value(index) if segment < len(places) else None
             elif place is not None:
                 repeats.add(kept[place], step)
-                kept.change(place, **_new_of(kept[place], step))
-                again[place] = content
-                continue
-        step_number.numbers.append(index)
-        step_number.values.append(len(kept))
-        kept.append(step.changed(segment=step.segment + step_number.segment) if step_number.segment else step)
+        at[rank] = segment, index
+        if place is not None:
+            again.setdefault((owners[place], place), _hash(kept[place]))
+            again[rank, place] = _hash(step)
+            kept.change(place, **_new_of(kept[place], step))
+            continue
+        if segment == len(places):
+            places.append(_Printed())
+        places[segment].add(index, len(kept))
+        owners.append(rank)
+        kept.append(step.changed(segment=step.segment + segment) if segment else step)
     if warnings is not None:
         warnings.extend(repeats.warnings())
     return kept.build()
-
-
-def _merge_ranks(
-    rows: Iterable[tuple[int | None, Step]],
-    kept: StepsBuilder,
-    places: list[_Printed],
-    again: Mapping[int | None, Mapping[int, int]],
-    repeats: Repeats,
-) -> None:
-    """Continue `merged` with rows of several ranks. places: position of each step in `kept`, by stretch.
-
-    again: rank that printed all rows so far → position in `kept` → hash of the row that it printed there last.
-    """
-    ranks: dict[int | None, _Printed] = {}
-    for rank, hashes in again.items():
-        printed = ranks[rank] = _Printed(places[-1].segment)
-        for number, place in zip(places[-1].numbers, places[-1].values, strict=True):
-            printed.add(number, hashes.get(place) or _hash(kept[place]))
-    for rank, step in rows:
-        printed = ranks.setdefault(rank, _Printed())
-        index, content = step.index, _hash(step)
-        if printed.numbers and index <= printed.numbers[-1]:
-            if printed.value(index) == content:
-                continue
-            before = places[printed.segment].value(index)
-            if index < printed.numbers[-1] or (before is not None and _has_other_time(kept[before], step)):
-                printed = ranks[rank] = _Printed(printed.segment + 1)
-            elif before is not None:
-                repeats.add(kept[before], step)
-        printed.add(index, content)
-        if printed.segment == len(places):
-            places.append(_Printed(printed.segment))
-        before = places[printed.segment].value(index)
-        if before is not None:
-            kept.change(before, **_new_of(kept[before], step))
-            continue
-        places[printed.segment].add(index, len(kept))
-        kept.append(step.changed(segment=step.segment + printed.segment) if printed.segment else step)
 
 
 def merged_columns(steps: Steps) -> Steps:
@@ -288,10 +252,9 @@ def first_interval(first: int, second: int) -> int:
 class _Printed:
     """Map of step numbers, in ascending order, to whole numbers; it takes a tenth of a dictionary's memory."""
 
-    __slots__ = ("numbers", "segment", "values")
+    __slots__ = ("numbers", "values")
 
-    def __init__(self, segment: int = 0) -> None:
-        self.segment = segment
+    def __init__(self) -> None:
         self.numbers, self.values = array("q"), array("q")
 
     def value(self, number: int) -> int | None:

@@ -18,7 +18,6 @@ import numpy as np
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Steps
 from tensorprimat.logs import headers
 from tensorprimat.logs.text import Log
@@ -110,7 +109,7 @@ def problems(log: Log, steps: Steps) -> list[str]:
             path=log.name,
             remedy="write the log with decimal points (LC_NUMERIC=C), or replace the commas in a copy",
         )
-    return [*_odd_tokens(steps), *_whole_losses(steps), *_of_lines(log, steps)]
+    return [*_whole_losses(steps), *_of_lines(log, steps)]
 
 
 def _of_lines(log: Log, steps: Steps) -> Iterator[str]:
@@ -243,18 +242,6 @@ def _whole_losses(steps: Steps) -> Iterator[str]:
     known = losses[np.isfinite(losses)]
     if len(known) >= LEAST_ROWS and known.any() and (known == np.floor(known)).all():
         yield Notice("losses_cut", "steps", rows=len(known))
-
-
-def _odd_tokens(steps: Steps) -> Iterator[str]:
-    """Yield a warning if one row counts more tokens than all others, which count the same."""
-    tokens, line = steps.column("tokens"), steps.column("line")
-    known = np.flatnonzero(np.isfinite(tokens))
-    if len(known) < LEAST_ROWS:
-        return
-    usual = median(tokens[known])
-    odd = known[tokens[known] != usual]
-    if len(odd) == 1 and tokens[odd[0]] > usual:
-        yield Notice("tokens_odd", "steps", line=int(line[odd[0]]), tokens=tokens[odd[0]], usual=usual)
 
 
 def cut_width(lines: Sequence[tuple[int, str]], cited: set[int]) -> int | None:
