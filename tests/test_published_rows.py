@@ -15,6 +15,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.cli import main
 from tensorprimat.core import quantities
+from tensorprimat.facts import catalogue
 from tensorprimat.mlperf.choice import EntryChoice
 from tensorprimat.mlperf.library import bundled
 from tensorprimat.models import flops
@@ -188,3 +189,10 @@ def test_a_row_without_an_mfu_says_why_in_the_list_too(name, because, capsys):
     for row in rows:
         assert (row["mfu"], row["mfu_computed_as"]) == (None, None)
         assert row["no_mfu_because"].startswith(because)
+
+
+def test_a_recipe_is_a_file_at_a_commit():
+    recipes = [row.recipe for row in catalogue.published_tables() if row.recipe]
+    assert len(recipes) > 40
+    for recipe in recipes:
+        assert re.search(r"\S+/\S+\.(py|yaml|toml|json) at [0-9a-f]{7,12}(,|$)", recipe), recipe

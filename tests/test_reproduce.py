@@ -78,6 +78,13 @@ def test_sides_that_did_other_work_have_no_gap_and_say_why():
     found = against(ROW, own(sequence_length=128))
     assert found.gap is None
     assert "sequence length" in found.because
+    assert found.because.endswith(". ./benchmark.py --reproduce NAME trains the published settings.")  # not "both"
+
+
+def test_the_configuration_file_that_states_an_entry_s_precision_is_its_recipe():
+    found = against("mlperf:v6.0/Dell/1xXE9785L_8xMI355X/llama31_8b", own())
+    assert "Dell/benchmarks/llama31_8b/implementations/AMD/config_MI355X_1x8x1.sh" in found.row.recipe
+    assert {line.key: line.published for line in found.lines}["fp8_recipe"] == "mxfp4"
 
 
 def test_an_entry_without_a_rate_is_compared_by_its_minutes_with_a_log_of_its_benchmark_only(shared):
@@ -94,11 +101,11 @@ def test_an_entry_without_a_rate_is_compared_by_its_minutes_with_a_log_of_its_be
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_the_screen_shows_gap_table_and_unstated_settings(tmp_path, capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    file = store.write(own(recompute="full"), tmp_path / "own.json")
+    file = store.write(own(data="c4"), tmp_path / "own.json")
     assert main(["reproduce", ROW, str(file)]) == 0
     text = capsys.readouterr().out
     assert all(len(line) <= int(columns) for line in text.splitlines())
-    for part in ("Yours 5,762, published 8,532 tokens/s/GPU: 0.68x the speed", "Not in the source: recompute full"):
+    for part in ("Yours 5,762, published 8,532 tokens/s/GPU: 0.68x the speed", "Not in the source: data c4"):
         assert part in " ".join(text.split())
     assert re.search(r"compiled +yes +no +0\.86x", text)
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from each import in_each
+from test_tensorboard_log import Events
 
 from tensorprimat import logs
 from tensorprimat.analysis.compare import compare
 from tensorprimat.audit.rounding import error_of_mean, printed_unit
 from tensorprimat.logs.format import UserFacts
 from tensorprimat.storage.store import Loaded
-from tests.test_tensorboard_log import Events
 
 FACTS = UserFacts(model_name="llama", preset="full", sequence_length=4096, global_batch_size=8, num_gpus=8)
 

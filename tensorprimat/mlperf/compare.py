@@ -232,7 +232,7 @@ def _precisions(first: TaskSide, second: TaskSide) -> str | None:
         return "the submissions do not state their precision; sides may differ in it"
     parts = []
     for each in (first, second):
-        counts = Counter((one.precision, one.precision_configured) for one in each.scored if one.precision)
+        counts = Counter((one.precision, one.configured is not None) for one in each.scored if one.precision)
         stated = [
             f"{name.upper()} in {number} of {len(each.scored)} entries{' (configuration files)' if configured else ''}"
             for (name, configured), number in counts.items()

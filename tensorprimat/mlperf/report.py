@@ -134,7 +134,7 @@ def _detail(scored: Scored) -> str:
 def _stated_precision(scored: Scored) -> str:
     if scored.precision is None:
         return "not stated"
-    if not scored.precision_configured:
+    if not scored.configured:
         return f"{scored.precision}, stated by {scored.precision_source}"
     return f"{scored.precision}, {_CONFIGURED}: {scored.precision_source}"
 
@@ -164,12 +164,12 @@ def _order(scored: Scored) -> tuple[Any, ...]:
 
 def precision_cell(scored: Scored) -> str:
     """Return the precision in capitals, with a star where the submission's configuration states it, not its logs."""
-    return "–" if scored.precision is None else scored.precision.upper() + ("*" if scored.precision_configured else "")
+    return "–" if scored.precision is None else scored.precision.upper() + ("*" if scored.configured else "")
 
 
 def configured_note(several: Iterable[Scored]) -> str:
     """Return the line that explains the star of a precision, or nothing where no entry has one."""
-    return f"* {_CONFIGURED}.\n" if any(one.precision_configured for one in several) else ""
+    return f"* {_CONFIGURED}.\n" if any(one.configured for one in several) else ""
 
 
 def derived_note(entries: Sequence[Entry]) -> str:

@@ -38,7 +38,7 @@ def published_row(entry: Entry) -> Published | None:
 def row_of_entry(entry: Entry) -> Published | None:
     """Return an entry as a published result, also without a rate; None where `published_row` has other reasons."""
     scored = Scored(entry)
-    rate, minutes = scored.tokens_per_second_per_gpu, scored.minutes
+    rate, minutes, configured = scored.tokens_per_second_per_gpu, scored.minutes, scored.configured
     if minutes is None or entry.num_gpus is None or not entry.is_closed:
         return None
     published = mlperf_rules.published_on(entry.round)
@@ -50,6 +50,8 @@ def row_of_entry(entry: Entry) -> Published | None:
         global_batch_size=entry.global_batch_size,
         sequence_length=scored.sequence_length,
         **_parallel_sizes(entry),
+        fp8_recipe=configured.recipe if configured else None,
+        recipe=configured.source if configured else None,
         versions=entry.software,
         peft=rules.peft if (rules := mlperf_rules.benchmark_rules(entry.benchmark)) else None,
         framework=f"MLPerf: {entry.framework}" if entry.framework else "MLPerf",

@@ -133,23 +133,21 @@ class Scored:
     @property
     def precision(self) -> str | None:
         """Return the precision of the matrix products, as logged, or as the submission's configuration sets it."""
-        return self.entry.precision or (self._configured.precision if self._configured else None)
+        return self.entry.precision or (self.configured.precision if self.configured else None)
 
     @property
     def precision_source(self) -> str | None:
         """Return the place that states the precision, or None."""
         if self.entry.precision:
             return "the logs"
-        return self._configured.source if self._configured else None
+        return self.configured.source if self.configured else None
 
     @property
-    def precision_configured(self) -> bool:
-        """Return True if only the submission's configuration files state the precision, not its logs."""
-        return not self.entry.precision and self._configured is not None
-
-    @property
-    def _configured(self) -> mlperf_rules.MlperfPrecision | None:
+    def configured(self) -> mlperf_rules.MlperfPrecision | None:
+        """Return what the submission's configuration files state of a precision that its logs do not state, or None."""
         entry = self.entry
+        if entry.precision:
+            return None
         return mlperf_rules.submission_precision(entry.round, entry.submitter, entry.system, entry.benchmark)
 
     @cached_property
