@@ -51,7 +51,7 @@ def test_a_slow_callback_shows_and_the_figure_can_stand_in_a_result_of_the_same_
 
 @pytest.mark.parametrize(
     ("flags", "says"),
-    [(["--steps", "50"], "--steps 50: must be 260 or more"), (["--model", "none"], "none"),
+    [(["--steps", "50"], "--steps 50: must be 260 or more"), (["--model", "none"], "--model none: no such model"),
      (["--half-width", "wide"], "--half-width wide: not a number")],
 )  # fmt: skip
 def test_wrong_use_is_refused_in_one_line(capsys, flags, says):

@@ -157,9 +157,10 @@ def test_pipes_with_names_of_results_and_their_copies_are_reported_and_do_not_bl
     }  # fmt: skip
 
 
-def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path, capsys):
-    assert main(["verify", str(tmp_path / "none")]) == 2
-    assert "no such folder" in capsys.readouterr().err
+@pytest.mark.parametrize(("folder", "says"), [("none", "no such folder"), (".", "no benchmark results in this folder")])
+def test_a_folder_without_results_verifies_nothing(tmp_path, capsys, folder, says):
+    assert main(["verify", str(tmp_path / folder)]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_a_fresh_result_agrees_with_its_own_rounding(shared, tmp_path, capsys):

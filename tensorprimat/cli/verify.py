@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from tensorprimat.cli.shared_options import argument, switch, takes
-from tensorprimat.core.errors import UsageError
+from tensorprimat.core.errors import InputError, UsageError
 
 
 def command(
@@ -47,7 +47,7 @@ def command(
     Exit codes:
       0  no file differs, is missing or is foreign
       1  a file differs, is missing or is foreign; each is listed with the reason
-      2  a flag is wrong, DIR is not a folder, or a bundle is unsafe or of a newer version
+      2  a flag is wrong, DIR is no folder with results, or a bundle is unsafe or of a newer version
     """
     import json as json_module
     import os
@@ -61,6 +61,8 @@ def command(
     if bundle is None and signer is not None:
         raise UsageError(f"--signer {signer}: only a bundle has a signature")
     findings = verify(folder, logs=logs or []) if bundle is None else bundle.findings
+    if not findings:
+        raise InputError("no benchmark results in this folder", path=folder, remedy="name a folder with result files")
     wrong = [finding for finding in findings if finding.state in WRONG]
     counts = Counter(finding.state for finding in findings)
     if json:
@@ -82,7 +84,7 @@ def command(
     for finding in findings if everything else wrong:
         print(one_line(f"{finding.state:<9} {finding.path}: {finding.says}"))
     summary = ", ".join(f"{counts[state]} {state}" for state in ("ok", *WRONG, "unchecked") if counts[state])
-    print(f"{summary or 'nothing to verify'}{'' if everything or not counts['unchecked'] else ' (--all shows them)'}")
+    print(f"{summary}{'' if everything or not counts['unchecked'] else ' (--all shows them)'}")
     if bundle is not None:
         for name, says in bundle.training.items():
             print(one_line(f"training  {name}: {says}"))

@@ -10,7 +10,7 @@ import numpy as np
 from tensorprimat.analysis.pairs import interval_of_pairs
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
-from tensorprimat.core.spec import RunSettings
+from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES, OWN
 from tensorprimat.machine.platform import detect_platform
@@ -45,6 +45,8 @@ def measure_overhead(model: str, settings: RunSettings, *, half_width: float) ->
 
     Raises UsageError where the torch engine cannot train the model here, or for too few steps.
     """
+    if model not in MODELS:
+        raise UsageError(f"--model {model}: no such model; models: {', '.join(MODELS)}")
     machine, engine = detect_platform(), ENGINES[OWN]
     prepare.check_engine(engine, machine.platform)
     spec = prepare.spec_of(model, settings, engine=engine, machine=machine)
