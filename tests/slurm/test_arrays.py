@@ -1,4 +1,4 @@
-"""Tests of job arrays and srun on a real Slurm, without NeMo-Run."""
+"""Tests of job arrays and srun on a real Slurm; they need no NeMo-Run."""
 
 import json
 import os
@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 from test_analyze import litgpt_log
+
+from tensorprimat.cli import main
+from tensorprimat.engines.cluster import executors
 
 ROOT = Path(__file__).parents[2]
 TPRIMAT = (sys.executable, "-m", "tensorprimat")
@@ -34,11 +37,13 @@ def test_the_tasks_of_an_array_survey_a_folder_and_their_parts_give_the_bytes_of
     assert merged.stdout == called(*TPRIMAT, "analyze", "old", "--json", folder=tmp_path).stdout
 
 
-def test_the_runs_of_an_array_are_one_side_of_a_comparison_and_each_stays_in_history(tmp_path):
+def test_the_runs_of_an_array_are_one_side_of_a_comparison_and_each_stays_in_history(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(executors, "importable", lambda name: name == "torch")
     flags = ["--model", "llama", "--steps", "3", "--warmup-steps", "1", "--sequence-length", "32", "--num-gpus", "1"]
-    shown = called(*TPRIMAT, "run", *flags, "--executor", "slurm", "--runs", "3", "--dry-run", folder=tmp_path)
-    script = shown.stdout[shown.stdout.index("#!/bin/bash") : shown.stdout.index("Dry run:")]
-    (tmp_path / "job.sh").write_text(script)
+    assert main(["run", *flags, "--executor", "slurm", "--runs", "3", "--dry-run"]) == 0
+    shown = capfd.readouterr().out
+    (tmp_path / "job.sh").write_text(shown[shown.index("#!/bin/bash") : shown.index("Dry run:")])
     done = called("sbatch", "--wait", "--parsable", "job.sh", folder=tmp_path)
     assert done.returncode == 0, "\n".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
     runs = tmp_path / "output" / f"array_{done.stdout.strip()}"
