@@ -11,7 +11,7 @@ from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.audit import agreement, reported
-from tensorprimat.core.errors import InputError
+from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
@@ -250,3 +250,18 @@ def test_rates_without_times_hold_only_where_they_imply_one_another(
     result = logs.read(table(tmp_path, {"samples_per_second": 16.02} | columns))
     assert result.performance_metrics.tokens_per_second == (right and pytest.approx(right))
     assert result.performance_metrics.samples_per_second == pytest.approx(16.02)
+
+
+def test_a_rate_that_only_the_clock_of_a_logger_can_check_is_refused_where_it_contradicts(tmp_path: Path) -> None:
+    def read(**measured: float) -> Result:
+        rows = ({"step": n, "loss": 9 - n / 100, "timestamp": 1.7e9 + 1.27 * n, **measured} for n in range(1, 200))
+        (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        return logs.read(tmp_path / "steps.jsonl")
+
+    for rest in ({"tokens_per_step": 65536}, {"seq_len": 4096, "global_batch_size": 16}):
+        with pytest.raises(ContradictionError, match="by the clock of the logged rows"):
+            read(tokens_per_sec=65536.5, **rest)
+    timed = read(step_time_s=1.0005)
+    assert timed.provenance.format == "metrics"
+    assert timed.performance_metrics.avg_step_time_seconds == pytest.approx(1.0005)
+    assert any("are unexplained" in warning for warning in timed.warnings)

@@ -107,6 +107,8 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
     if batch and length and not steps.has("tokens"):
         steps = steps.replace(tokens=steps.column("samples") * length)
     own = own_seconds(steps, config.num_gpus)
+    stated_columns = result.evidence.factors
+    by_rates = not steps.has("seconds") or (stated_columns is not None and "seconds" not in stated_columns)
     found = []
     rounded = result.provenance.rounding or 0.0
     for selection in selections:
@@ -119,7 +121,7 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
             if segment == selection.segment and elapsed is known[0]:
                 of_run = [clock for clock in result.evidence.clocks if clock.run == selection.run]
                 found += [finding for clock in of_run if (finding := _against_clock(rows, clock))]
-            if dated := _against_dates(rows):
+            if dated := _against_dates(rows, by_rates=by_rates):
                 found.append(dated)
     found = [replace(finding, rounded=rounded * finding.expected) for finding in found]
     return sorted(found, key=lambda finding: not finding.is_certain)
@@ -178,10 +180,11 @@ def _against_clock(rows: AuditRows, clock: LogClock) -> AuditFinding | None:
     )
 
 
-def _against_dates(rows: AuditRows) -> AuditFinding | None:
+def _against_dates(rows: AuditRows, *, by_rates: bool) -> AuditFinding | None:
     """Compare rows with their dates, from the first dated row to the last, without the few gaps at which a clock was
     set back.
 
+    by_rates: no row states a time, so that only rates and this clock say how long a step takes.
     None for too few rows, and for dates that go back more often. One date that goes back among few leaves the others
     uncertain.
     """
@@ -201,6 +204,7 @@ def _against_dates(rows: AuditRows) -> AuditFinding | None:
         return None
     steps = float(np.diff(np.cumsum(rows.steps)[dated])[forward].sum())
     own, gaps = rows.pace * median(rows.work[after]), gaps[forward]
+    decides = by_rates and is_steady and seconds > expected  # a logger that lags is no steady clock
     close = gaps[gaps <= 2 * max(own, resolution)]
     in_lumps = not _is_steady(gaps, resolution) and close.sum() < IN_LUMPS * expected
     return AuditFinding(
@@ -213,7 +217,7 @@ def _against_dates(rows: AuditRows) -> AuditFinding | None:
         taken_out=(),
         slack=max(float(gaps.max()) if in_lumps else 0.0, 2 * resolution),
         least=resolution + LEAST_OF_STEADY if is_steady else None,
-        is_certain=rows.dates == DATES and len(dated) >= FEWEST_DATED_ROWS and back <= usual,
+        is_certain=(rows.dates == DATES or decides) and len(dated) >= FEWEST_DATED_ROWS and back <= usual,
         is_copied=bool(in_lumps and seconds < expected / 2),
     )
 

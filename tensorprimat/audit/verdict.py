@@ -1,7 +1,8 @@
 """The outcome of the closing audit: its record in the result, warnings, refusals, and sentences.
 
 A contradiction of more than WARNED is a warning; of more than REFUSED, no figure of the log can be trusted. Dates that
-leave the rows too little time never refuse a log, because a program that copied the lines may have dated them.
+leave the rows too little time never refuse a log, because a program that copied the lines may have dated them. A
+logger's clock refuses only rates that nothing but it can check.
 """
 
 from __future__ import annotations

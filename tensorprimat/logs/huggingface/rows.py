@@ -6,28 +6,28 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import Moment
 from tensorprimat.logs.metric_columns import moment_of
-from tensorprimat.logs.metric_names import CLOCKS_OF_TRACKERS
+from tensorprimat.logs.metric_names import CLOCKS_OF_TRACKERS, field_of
 
 LOSS, RUNTIME, SAMPLES_RATE = "loss", "train_runtime", "train_samples_per_second"
 _COMPANIONS = ("learning_rate", "grad_norm", "epoch", "global_step/max_steps", "step", "train_speed(s/it)", "iteration")
 """Keys of which a Trainer's row has one in addition to the loss; another dictionary with a loss is not a row."""
 FOREIGN = ("_step", "_runtime", "tps", "num_tokens_per_step", "num_updates")
 """Names of other loggers' rows: Weights & Biases, NeMo Automodel, fairseq."""
-TUNE_RATE, OF_TRAINER = "tokens_per_second_per_gpu", ("learning_rate", "epoch")
-"""Rate of torchtune's rows. axolotl added one of that name to the Trainer's rows from August to December 2025: the
+OF_TRAINER = ("learning_rate", "epoch")
+"""Names of each of the Trainer's rows. axolotl added tokens_per_second_per_gpu from August to December 2025: the
 tokens of a mean step over the time of the last one (core/trainers/base.py), which is not read."""
-RATES_OF_LOOPS = ("tok/s", "tok/sec", "tokens/s", "tokens/sec", "tok_per_sec", "tokens_per_sec", "tokens_per_second")
-"""Rates that a training loop of one's own prints in a dictionary, and the Trainer does not."""
 POSITIONS = ("global_step/max_steps", "iteration", "current_steps", "step", "train/global_step")
 TOKENS_SEEN = ("num_input_tokens_seen", "total_tokens", "num_tokens")
 TRAINED_TOKENS = "tokens/trainable"
 """axolotl's total of the tokens that enter the loss: it is the weight of the rate of the same tokens."""
 AXOLOTL_RATE = "tokens/train_per_sec_per_gpu"
+_RATES_OF_TRAINER = (AXOLOTL_RATE, "tokens_per_gpu_per_sec", "train_speed(s/it)", "train_speed(iter/s)")
 ALLOCATED_PEAKS = (
     "memory/max_allocated (GiB)",
     "memory/max_mem_allocated(gib)",
@@ -75,8 +75,14 @@ def moment_of_row(row: Mapping[str, Any]) -> Moment | None:
 
 def is_row(row: Mapping[str, Any]) -> bool:
     is_of_trainer = all(name in row for name in OF_TRAINER)
-    foreign = any(name in row for name in (FOREIGN if is_of_trainer else (*FOREIGN, TUNE_RATE, *RATES_OF_LOOPS)))
+    foreign = any(name in row for name in FOREIGN) or (not is_of_trainer and any(map(_is_of_loop, row)))
     return LOSS in row and any(name in row for name in _COMPANIONS) and not foreign
+
+
+@lru_cache(maxsize=2**12)
+def _is_of_loop(name: str) -> bool:
+    """Return True for a step time or a rate that a training loop of one's own prints, and the Trainer does not."""
+    return name not in _RATES_OF_TRAINER and (field_of(name) or ("",))[0] in fields.MEASURES
 
 
 def is_callback_row(row: Mapping[str, Any]) -> bool:
