@@ -286,6 +286,19 @@ def test_a_number_of_the_loss_is_no_rate(read_text: ReadText) -> None:
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(65_405, rel=1e-3)
 
 
+@in_each(("factor", "is_read"), [(1.0, True), (1.03, True), (1 / 60, False), (0.6, False), (1000.0, False)])
+def test_a_step_time_without_a_unit_is_in_seconds_if_the_dates_of_the_rows_say_so(
+    read_text: Any, factor: float, *, is_read: bool
+) -> None:
+    row = "2026-01-05 08:{:02}:{:02} step {n} loss 7.{n} step_time {t:.3f}\n"
+    rows = [row.format(*divmod(12 * n, 60), n=n, t=factor * (12 + n / 1000)) for n in range(10, 60)]
+    result = read_text("".join(rows))
+    assert result.provenance.format == ("loop" if is_read else "timestamps")
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(12 * factor if is_read else 12, rel=0.01)
+    with pytest.raises(NotALogError):
+        read_text("".join(row.partition(" step")[1] + row.partition(" step")[2] for row in rows))
+
+
 @in_each(
     ["world_size: 8\nseq_length: 2048\nglobal_batch_size: 16", "args: num_gpus=8, seq_len=2048, global_batch_size=16"]
 )

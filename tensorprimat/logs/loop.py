@@ -103,6 +103,7 @@ _DELIMITERS = ("", *"|,;([{)]}│┃·•")
 _NUMBER_WITH_UNIT = re.compile(r"\d\s?(?:ms|msec|s|secs?|seconds|min|%|[kmgt]i?b?)$")
 LEAST_DIGITS = 3  # of a number at the end of a line
 _BAR = "%|"
+SAME_UNIT = 0.05  # relative difference between times without a unit and those between dates, if they are seconds
 SAME_TIME = 0.2  # relative difference between the time that a row prints and the time since the row before, at most
 
 
@@ -113,6 +114,7 @@ class _Number(NamedTuple):
     scale: float
     is_rate: bool = False
     """True if the number counts steps per second."""
+    has_unit: bool = True
 
 
 class _Places(NamedTuple):
@@ -134,6 +136,8 @@ class _Row(NamedTuple):
     of_all: bool
     is_of_step: bool
     """False if the name of its time does not say that it is that of one step."""
+    has_unit: bool
+    """False if its time states no unit."""
 
 
 def detect(log: Log) -> int:
@@ -156,6 +160,11 @@ def read(log: Log) -> Reading:
         reading.warnings += unlike
     reading.steps, warned = _times_of_one_step(steps, is_named=is_named)
     reading.warnings += warned
+    if not all(row.has_unit for row in rows):
+        passed = finite(np.diff(reading.steps.column("ended_at")) / np.diff(reading.steps.column("index")))
+        of_rows = finite(reading.steps.column("seconds"))
+        if not len(passed) or not len(of_rows) or abs(np.median(of_rows) / np.mean(passed) - 1) > SAME_UNIT:
+            reading.steps = reading.steps.without("seconds")
     reading.steps, uneven = work.weighted(reading.steps, None, None, None, varies=False)
     reading.warnings += uneven
     reading.timestamp = fields.iso(rows[0].step.ended_at)
@@ -186,9 +195,10 @@ def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
         return None
     number, last, loss, rate = places.of_step
     moment = written_at(text)
+    time = places.seconds if places.seconds and (places.seconds.has_unit or moment) else None
     step = Step(
         index=int(text[number].replace(",", "")),
-        seconds=places.seconds and _printed(text[places.seconds.place], places.seconds),
+        seconds=time and _printed(text[time.place], time),
         loss=fields.number(text[loss]) if loss else None,
         learning_rate=fields.positive(text[rate]) if rate else None,
         ended_at=moment.seconds if moment is not None and moment.has_year else None,
@@ -200,7 +210,8 @@ def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
     )
     if step.seconds is None and not any(rates.values()):
         return None
-    return _Row(step.changed(**rates, **memory), text[last] if last else None, places.of_all, places.is_of_step)
+    planned, has_unit = text[last] if last else None, time is None or time.has_unit
+    return _Row(step.changed(**rates, **memory), planned, places.of_all, places.is_of_step, has_unit)
 
 
 def _printed(text: str, number: _Number) -> float | None:
@@ -230,18 +241,21 @@ def _places(text: str) -> _Places | None:
 
 def _seconds(text: str, taken: frozenset[int]) -> tuple[_Number | None, bool]:
     """Return the time that a row states with its unit, and False if its name does not say that it is of one step."""
+    found: list[tuple[_Number, bool]] = []
     for pattern in (*_TIMES, _TIME_BEFORE_UNIT):
         for match in pattern.finditer(text):
             after = match.groupdict().get("after")
             unit = match["unit"] or after
-            if unit and _is_certain(match, text, taken, has_unit=bool(after)):
-                number = _Number(slice(*match.span("value")), _SCALES.get(unit, 1.0))
-                return number, not match[0].startswith("dt")
+            if _is_certain(match, text, taken, has_unit=bool(after)):
+                number = _Number(slice(*match.span("value")), _SCALES.get(unit or "", 1.0), has_unit=bool(unit))
+                found.append((number, not match[0].startswith("dt")))
+    if with_unit := [one for one in found if one[0].has_unit]:
+        return with_unit[0]
     for pattern in _OF_STEPS if _BAR not in text else ():  # a bar's rate is a running mean
         for match in pattern.finditer(text):
             if _is_certain(match, text, taken):
                 return _Number(slice(*match.span("value")), 1.0, is_rate=True), True
-    return None, True
+    return found[0] if found else (None, True)
 
 
 def _memory(text: str) -> dict[str, _Number]:
