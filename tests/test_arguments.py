@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from each import in_each
 from keyvalue_rows import composer, nanotron
 
+from tensorprimat import logs
 from tensorprimat.models import presets
 
 LLAMA = {
@@ -218,3 +220,42 @@ def test_columns_that_never_change_state_settings_device_and_shape(read_text: An
     assert result.model.shape == presets.find_preset("llama").shape
     other = table.replace("bf16", "fp32", 1)
     assert read_text(f"step,loss,step_time_s,{','.join(stated)}\n{other}").training_config.precision is None
+
+
+@in_each(
+    ("name", "text", "beside", "content"),
+    [
+        (
+            "metrics.csv",
+            "step,train/time,train_loss\n" + "".join(f"{n},{1.5 * n},9.{n}\n" for n in range(10, 40)),
+            "hparams.yaml",
+            "optimizer: {name: AdamW, lr: 0.0003}\nmodel: {model_type: llama, " + json.dumps(LLAMA)[1:],
+        ),
+        (
+            "trainer_state.json",
+            json.dumps({
+                "max_steps": 40,
+                "log_history": [{"step": n, "loss": 2.5, "epoch": n / 40, "learning_rate": 1e-4} for n in range(40)]
+                + [{"step": 40, "train_runtime": 80.0, "train_steps_per_second": 0.5, "train_samples_per_second": 8.0}],
+            }),
+            "config.json",
+            json.dumps({**LLAMA, "model_type": "llama"}),
+        ),
+        (
+            "wandb-summary.json",
+            json.dumps({"_step": 99, "_runtime": 500.5, "throughput/tokens_per_sec": 999.5}),
+            "config.yaml",
+            "".join(f"{key}:\n  desc: null\n  value: {json.dumps(one)}\n" for key, one in LLAMA.items())
+            + "model_type:\n  value: llama\n",
+        ),
+    ],
+)  # fmt: skip
+def test_the_settings_beside_a_log_are_read(tmp_path: Path, name: str, text: str, beside: str, content: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert logs.read(tmp_path / name).model.shape is None
+    (tmp_path / beside).write_text(content, encoding="utf-8")
+    result = logs.read(tmp_path / name)
+    assert result.model.shape == presets.find_preset("llama").shape
+    assert (result.training_config.learning_rate == 0.0003) == (beside == "hparams.yaml")
+    (tmp_path / beside).write_text("{", encoding="utf-8")
+    assert logs.read(tmp_path / name).model.shape is None

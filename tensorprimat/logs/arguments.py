@@ -148,7 +148,7 @@ def add_model(
         return
     stated = model.get("parameters") or count
     shapes = {
-        shape for config in (*_configs(lines), {} if lines else dict(pairs)) if (shape := _of_transformers(config))
+        shape for config in (*_configs(lines), {} if lines else _untyped(pairs)) if (shape := _of_transformers(config))
     }
     adapters = model.get("trainable_parameters") or 0
     if not shapes and stated:
@@ -188,6 +188,18 @@ def _of_transformers(config: Mapping[str, Any]) -> ModelShape | None:
         return huggingface.of_config({name: _typed(value) for name, value in config.items()})
     except UsageError:
         return None
+
+
+def _untyped(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the entries of a configuration that a tracker kept, without lists; none if a list may say which layers
+    have a window.
+    """
+    config = dict(pairs)
+    is_windowed = config.get("sliding_window", "").isdecimal() and config.get("use_sliding_window") not in (
+        "False",
+        "false",
+    )
+    return {} if is_windowed else config
 
 
 def _typed(value: Any) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, takewhile
 from typing import Any
 
+from tensorprimat.core.errors import InputError
 from tensorprimat.core.settings import BY_NAME, MODEL_PARALLEL
 from tensorprimat.core.steps import Steps
 from tensorprimat.facts import devices as vendors
@@ -24,6 +25,7 @@ from tensorprimat.logs.format import Reading
 from tensorprimat.logs.paths import platform_in_path
 from tensorprimat.logs.text import Log
 from tensorprimat.models.names import known_model
+from tensorprimat.system import regular
 
 MODEL_ARGUMENTS = (
     *("model_name", "model_name_or_path", "pretrained_model_name_or_path", "model", "exp_name", "experiment_name"),
@@ -38,6 +40,14 @@ MOST_TEXTS = 10_000  # settings
 LINE_OF_A_PROGRAM = re.compile(r"(?:import|from) [\w.]{1,40}(?: import .{1,200}| as \w{1,20})?$")
 """A line of a program, in which batch_size=8 * 2048 * 8 is no setting."""
 _RULE = re.compile(r"={20,}")
+_BESIDE = {
+    re.compile(r"$|metrics\.csv$|events\.out\.tfevents\."): "hparams.yaml",  # Lightning's loggers
+    re.compile(r"wandb-summary\.json$"): "config.yaml",
+    re.compile(r"trainer_state\.json$"): "config.json",
+    re.compile(r"logging\.jsonl$"): "args.json",  # ms-swift
+}
+"""Name of a log ("" for a folder) → the file of settings in its folder."""
+_LARGEST_BESIDE = 2**20  # bytes
 _LONGEST_NAME = 200  # characters of a model's name
 
 _FEWEST = 8  # lines of a style that other lines have, too, in a row make a block
@@ -151,14 +161,14 @@ def with_header(log: Log, reading: Reading, *, whole_sequences: bool) -> Reading
     """
     lines, config = lines_before_rows(log, reading.steps), reading.training_config
     generates = config.get("framework") in _GENERATE
-    stated = _outside_programs(lines)
-    pairs = list(arguments.pairs_in(stated))
+    stated, beside = _outside_programs(lines), texts_beside(log)
+    pairs = [*arguments.pairs_in(stated), *beside.items()]
     for name, value in arguments.settings_of(pairs).items():
         is_plain = whole_sequences or isinstance(value, str) or BY_NAME[name].weight != "work"
         if config.get(name) is None and is_plain and not (generates and name in MODEL_PARALLEL):
             config[name] = value
     _describe(reading, stated, pairs)
-    for line in lines if "device_name" not in reading.gpu_info else ():
+    for line in (*lines, *beside.values()) if "device_name" not in reading.gpu_info else ():
         reading.note_device(line)
     if "pytorch_version" not in reading.gpu_info and (version := pytorch_version_in("\n".join(lines))):
         reading.gpu_info["pytorch_version"] = version
@@ -171,6 +181,24 @@ def with_header(log: Log, reading: Reading, *, whole_sequences: bool) -> Reading
         config["num_gpus"] = nodes * of_node
         reading.assumed["num_gpus"] = "torchrun's command line in the log"
     return reading
+
+
+def texts_beside(log: Log) -> dict[str, str]:
+    """Return the settings that a trainer or a tracker writes into a file beside its log; a broken file says nothing."""
+    import yaml
+
+    texts: dict[str, str] = {}
+    folder, name = (log.path, "") if log.is_folder else (log.path.parent, log.path.name)
+    for file in () if log.called else (file for of_log, file in _BESIDE.items() if of_log.match(name)):
+        try:
+            text = regular.content(folder / file, most_bytes=_LARGEST_BESIDE).decode(errors="replace")
+            document = regular.yaml_in(text)
+        except (InputError, ValueError, yaml.YAMLError, RecursionError):
+            continue
+        if isinstance(document, dict):  # Weights & Biases keeps each setting as {value: …}
+            plain = ((key, one.get("value", one) if isinstance(one, dict) else one) for key, one in document.items())
+            add_texts(plain, texts)
+    return texts
 
 
 def _outside_programs(lines: list[str]) -> list[str]:

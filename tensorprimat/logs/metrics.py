@@ -114,7 +114,9 @@ def read(log: Log) -> Reading:
             reading.source = "Weights & Biases"
         if is_lightnings(csv_cells(text)):
             reading.source = "Lightning"
-        return read_columns(log, _of_csv(log, line, csv_cells(text), reading), reading)
+        reading = read_columns(log, _of_csv(log, line, csv_cells(text), reading), reading)
+        headers.configure(reading, headers.texts_beside(log), of="the file of settings")
+        return reading
     torn = UnreadText()
     of_lines = _of_lines(log, torn)
     table = iter(_document(log)) if shape == "document" else of_lines
@@ -124,12 +126,13 @@ def read(log: Log) -> Reading:
     if any(GOLDEN in row for _, row in first):
         reading.source = "Megatron-LM"
     if len(first) == 1 and _is_summary(first[0][1]):
+        headers.configure(reading, headers.texts_beside(log), of="the file of settings")
         return _summary(first[0][1], reading)
     texts: dict[str, str] = {}
     columns = metric_columns.of_rows(levanter.rows_noting_texts(chain(first, table), texts))
     columns.torn = torn
     reading = read_columns(log, columns, reading)
-    configure(reading, columns, texts, of="the logger's settings")
+    configure(reading, columns, headers.texts_beside(log) | texts, of="the logger's settings")
     return reading
 
 

@@ -32,7 +32,6 @@ from tensorprimat.logs.fields import iso
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.metric_columns import Scalars
 from tensorprimat.logs.text import Log
-from tensorprimat.system import regular
 
 CHUNK_BYTES = 2**22
 LARGEST_RECORD_BYTES = 2**26  # a larger one is skipped: it is a graph or a picture, never a scalar
@@ -57,8 +56,6 @@ FRAMEWORKS = {
     maxtext.MAXTEXT_STEP_TIME: "MaxText",
 }
 """Tag of the step time → the framework that writes it."""
-HPARAMS_FILE = "hparams.yaml"  # written by Lightning next to its events
-LARGEST_HPARAMS = 2**20  # bytes
 
 
 def detect(log: Log) -> int:
@@ -87,8 +84,7 @@ def read(log: Log) -> Reading:
     reading.timestamp = iso(scalars.times[0]) if scalars.times else None
     columns = metric_columns.of_scalars(scalars, is_dated=True)
     reading = metrics.read_columns(log, columns, reading, clock="the clock of the event writer")
-    _collect_hparams(log, texts)
-    metrics.configure(reading, columns, texts, of="the event files")
+    metrics.configure(reading, columns, headers.texts_beside(log) | texts, of="the event files")
     return reading
 
 
@@ -148,19 +144,6 @@ def _hparams(message: bytes) -> Iterator[tuple[str, str]]:
         kind = value.WhichOneof("kind")
         if kind in ("string_value", "number_value"):
             yield re.split(r"[./]", name)[-1], str(getattr(value, kind))[:_LONGEST_TEXT].removesuffix(".0")
-
-
-def _collect_hparams(log: Log, texts: dict[str, str]) -> None:
-    """Add the scalars of the hparams.yaml in the folder of Lightning's events; a broken one says nothing."""
-    import yaml
-
-    path = (log.path if log.is_folder else log.path.parent) / HPARAMS_FILE
-    try:
-        document = regular.yaml_in(regular.content(path, most_bytes=LARGEST_HPARAMS).decode(errors="replace"))
-    except (InputError, ValueError, yaml.YAMLError, RecursionError):
-        return
-    if isinstance(document, dict):
-        headers.add_texts(document.items(), texts)
 
 
 def records(path: Path) -> Iterator[bytes]:
