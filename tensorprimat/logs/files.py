@@ -144,7 +144,7 @@ def blocks(path: Path, size: int = BLOCK_BYTES) -> Iterator[bytes]:
         raise InputError(
             f'the lines of the log are inside JSON, under the key "{key}"',
             path=path,
-            remedy=f"take them out: jq -r '..|.{key}? // empty' {path.name} > train.log",
+            remedy=f"take them out: jq -r '..|.{key}? // empty' LOG > train.log",
         )
     return packing.printed_lines(whole) if packing.is_notebook(head) else whole
 
