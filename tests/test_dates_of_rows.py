@@ -218,6 +218,11 @@ def test_dates_that_may_have_the_day_first_time_no_step_wrongly(read_text: Any, 
     assert rows.performance_metrics.avg_step_time_seconds == pytest.approx(7.5)
 
 
+def test_a_date_in_the_text_of_a_log_is_no_date_of_rows(read_text: Any) -> None:
+    rows = "".join(f"step {n}/999 | loss 9.{n:03} | step time 7500.0 ms\n" for n in range(1, 99))
+    assert "dates_unread" not in {one.code for one in read_text(f"answer: 19.11.2018 12:50:14.\n{rows}").remarks}
+
+
 def test_dates_with_the_day_first_are_refused_with_the_remedy(read_text: Any) -> None:
     with pytest.raises(NotALogError, match=r"dates such as 25/11/2026 are not read, .* write the year first"):
         read_text(with_year_last("%d/%m/%Y %H:%M:%S", 25))

@@ -77,17 +77,23 @@ class TimeMark(NamedTuple):
     """Validation or checkpoint announced since the previous row; empty for none."""
 
 
+LEAST_STAMPS = 3
+
+
 def doubtful_dates(text: str, *, of_any_program: bool) -> Notice | None:
     """Return a note on dates of numbers with the year last, unless all are read: 11/25/2026 12:00:07, month first.
 
-    of_any_program: no framework is known to print them with the month first.
+    Fewer than LEAST_STAMPS are no dates of rows: a model's answer may contain one. of_any_program: no framework is
+    known to print them with the month first.
 
-    >>> doubtful_dates("25/11/2026 12:00:07", of_any_program=False).code
+    >>> doubtful_dates("25/11/2026 12:00:07\\n" * 3, of_any_program=False).code
     'dates_unread'
-    >>> doubtful_dates("11/25/2026 12:00:07", of_any_program=True) is None
+    >>> doubtful_dates("11/25/2026 12:00:07\\n" * 3, of_any_program=True) is None
     True
     """
     stamps = list(_YEAR_LAST.finditer(text))
+    if len(stamps) < LEAST_STAMPS:
+        return None
     for stamp in stamps:
         is_padded = len(stamp["month"]) == len(stamp["day"]) == len(stamp["hour"]) == 2
         if stamp["mark"] != "/" or stamp["half"] or not is_padded or int(stamp["month"]) > 12:
