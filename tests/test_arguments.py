@@ -187,12 +187,28 @@ def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(
         ("gradient_checkpointing=False", "recompute", None),
         ("enable_activation_checkpointing: False", "recompute", "none"),
         ("Seed set to 7", "seed", 7),
+        ("precision: 0.16", "precision", None),
+        ("precision: 16-mixed", "precision", "fp16"),
+        ("torch_dtype=x, mixed_precision='torch.bfloat16'", "precision", "bf16"),
         ("Using bfloat16 Automatic Mixed Precision (AMP)", "precision", "bf16"),
         ("args: num_gpus=8, seq_len=2048", "num_gpus", 8),
     ],
 )
 def test_an_argument_by_name_states_a_setting(read_text: Any, text: str, field: str, value: Any) -> None:
     assert getattr(read_text(f"{text}\n{rows(ROW)}").training_config, field) == value
+
+
+def test_a_number_of_parameters_is_wholly_a_number(read_text: Any) -> None:
+    told = {
+        "1,100,048,384": 1_100_048_384,
+        "1 100 048 384": None,
+        "1.1e9": None,
+        "2**30": None,
+        "12": None,
+        "1.1B": None,
+    }
+    for text, count in told.items():
+        assert read_text(f"Total parameters: {text}\n{rows(ROW)}").model.parameters == count
 
 
 def test_the_program_that_a_log_contains_states_nothing(read_text: Any) -> None:

@@ -38,6 +38,7 @@ def _names(section: str) -> _Names:
 _CONFIG, _SHAPE = _names("config"), _names("shape")
 _PHRASES = data_rows.read_data("arguments")["phrases"]
 _MOST_CANDIDATES = 32  # shapes of which one must have the stated parameters
+_LEAST_MODEL = 1e5  # parameters
 _SAME_COUNT = 2e-3  # of the parameters; biases and the weights of norms are less
 _POSITIONS = ("max_position_embeddings", "block_size", "max_seq_len")
 """Arguments that may be the number of trained position embeddings."""
@@ -59,12 +60,14 @@ _LEADS = ("", "|", "-")
 _OPTIMIZER = re.compile(r"\b(?:torch|torchao|bitsandbytes)\.optim\.(\w{1,40})$")
 _OPTIMIZER_NAME = re.compile(r"((?:decoupled_|fused_?|distributed_fused_)?(?:adamw?|sgd|lion|muon))", re.IGNORECASE)
 _OPTIMIZERS = re.compile(r"adam|sgd|lion|muon|adafactor|adagrad|lamb|shampoo|soap|sophia|nadam|prodigy")
-_PRECISION = re.compile(r"(?:^|[_.])(bf16|fp16|fp8|fp32|tf32|bfloat16|float16|float32|32|16)(?:$|-mixed|-true)")
+_PRECISION = re.compile(
+    r"(?:^|(?<=[a-z][_.]))(bf16|fp16|fp8|fp32|tf32|bfloat16|float16|float32|(?<![_.])(?:32|16))(?:$|-mixed|-true)"
+)
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "32": "fp32", "16": "fp16"}
 _PARAMETERS = re.compile(
     r"(?:\b[Tt]otal (?:number of )?param(?:eter)?s|(?<!Local )\b[Nn]umber (?:of )?parameters|\bmodel has"
     rf"|\b(?:{'|'.join(_COUNTS)}))['\"]?(?: ?[:=] ?| )(?P<count>\d{{1,3}}(?:,\d{{3}})+|\d{{1,15}}(?:\.\d{{1,9}})?)"
-    r" ?(?P<unit>[KMBGT](?![a-z])|[Mm]illion|[Bb]illion)?(?![\w.,]?\d)"
+    r" ?(?P<unit>[KMBGT](?![a-z])|[Mm]illion|[Bb]illion)?(?![\w.,'\u2019]?\d| \d| ?[*x])"
 )
 _SUMMARY = re.compile(r"(?:^|\s)(?P<count>\d{1,4}(?:\.\d)?) (?P<unit>[KMBT])\s+Total params$")  # Lightning's
 _TRAINABLE = re.compile(r"(?<!of )\b[Tt]rainable param(?:eter)?s ?[:=] ?(\d{1,3}(?:,\d{3})+|\d{5,15})\b")
@@ -138,7 +141,7 @@ def add_model(
     counts = [_count(match) for line in lines for match in _PARAMETERS.finditer(line[:_LONGEST_LINE])]
     counts += [_count(match) for line in lines if "Total params" in line and (match := _SUMMARY.search(line))]
     counts += [(int(text), 0.5) for name in _COUNTS for text in found.get(name, ()) if text.isdecimal()]
-    count, error = max(counts, default=(None, 0.0))
+    count, error = max((one for one in counts if one[0] > _LEAST_MODEL), default=(None, 0.0))
     if count and error < 1:
         model.setdefault("parameters", round(count))
         trained = {fields.whole(match[1]) for line in lines for match in _TRAINABLE.finditer(line[:_LONGEST_LINE])}
