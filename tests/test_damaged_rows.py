@@ -86,6 +86,14 @@ def test_no_device_is_so_fast_or_has_so_much_memory(rows: range, read: Reader) -
     assert len(left_out(result)) == 2
 
 
+def test_no_step_does_so_much_work(read: Reader) -> None:
+    for batch, samples in ("16", pytest.approx(16 / 0.5, rel=0.1)), ("1e300", None):
+        row = '{"step": %d, "loss": 3.1, "step_time_s": 0.50%d, "global_batch_size": %s}'
+        result = read([row % (number, number, batch) for number in range(10, 50)])
+        assert result.performance_metrics.samples_per_second == samples
+        assert len(left_out(result)) == (samples is None)
+
+
 @in_each(
     "device",
     [

@@ -38,7 +38,7 @@ def _names(section: str) -> _Names:
 _CONFIG, _SHAPE = _names("config"), _names("shape")
 _PHRASES = data_rows.read_data("arguments")["phrases"]
 _MOST_CANDIDATES = 32  # shapes of which one must have the stated parameters
-_LEAST_MODEL = 1e5  # parameters
+_LEAST_MODEL, _LARGEST_MODEL = 1e5, 5e13  # parameters
 _SAME_COUNT = 2e-3  # of the parameters; biases and the weights of norms are less
 _POSITIONS = ("max_position_embeddings", "block_size", "max_seq_len")
 """Arguments that may be the number of trained position embeddings."""
@@ -141,7 +141,7 @@ def add_model(
     counts = [_count(match) for line in lines for match in _PARAMETERS.finditer(line[:_LONGEST_LINE])]
     counts += [_count(match) for line in lines if "Total params" in line and (match := _SUMMARY.search(line))]
     counts += [(int(text), 0.5) for name in _COUNTS for text in found.get(name, ()) if text.isdecimal()]
-    count, error = max((one for one in counts if one[0] > _LEAST_MODEL), default=(None, 0.0))
+    count, error = max((one for one in counts if _LEAST_MODEL < one[0] < _LARGEST_MODEL), default=(None, 0.0))
     if count and error < 1:
         model.setdefault("parameters", round(count))
         trained = {fields.whole(match[1]) for line in lines for match in _TRAINABLE.finditer(line[:_LONGEST_LINE])}

@@ -38,6 +38,7 @@ _SPIKE, _SPIKE_OF_LEVEL = 8.0, 1.1  # times the rows around it; sequences of any
 _LEVEL = 0.01  # relative difference from one of the two rows before
 MOST_MEMORY = 10e12  # bytes
 _MOST_MFU = 100.0  # where a framework divides by the peak of a much slower GPU
+_MOST_WORK = 1e12  # tokens of a step; a training has some 1e13
 _LEAST_MODEL, _MOST_GPUS = 1e5, 1e6  # parameters, and GPUs of one training
 _MEMORY = {
     f"{kind}{peak}_bytes": f"{'peak of ' if peak else ''}{name} memory"
@@ -51,7 +52,8 @@ _PACES = {
     "reported_mfu": "MFU",
 }
 """Columns of which a row's numbers are in proportion to each other, or to the inverse of the time."""
-_NAMES = {**_PACES, **_MEMORY}
+_WORK = {"tokens": "number of tokens", "samples": "number of samples"}
+_NAMES = {**_PACES, **_MEMORY, **_WORK}
 
 
 class _Odd(NamedTuple):
@@ -114,6 +116,8 @@ def _impossible(reading: Reading) -> Iterator[_Odd]:
     bounds |= {"reported_tflops_per_gpu": _fastest() / TERA, "reported_mfu": _MOST_MFU}
     for name in filter(reading.steps.has, bounds):
         yield _Odd([name], reading.steps.column(name) > bounds[name], "no known GPU is so fast", is_certain=True)
+    for name in filter(reading.steps.has, _WORK):
+        yield _Odd([name], reading.steps.column(name) > _MOST_WORK, "no step does so much work", is_certain=True)
     device = _memory_of_device(reading)
     for name in filter(reading.steps.has, _MEMORY):
         used = reading.steps.column(name)

@@ -100,7 +100,7 @@ _TIME_UNITS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
 }
 _STEP = frozenset(("step", "iter", "iteration", "it", "dt"))
-_OF_A_TIME = frozenset(("time", "duration", "per", "train", "training", "elapsed", "wall"))
+_OF_A_TIME = frozenset(("time", "duration", "dur", "latency", "per", "train", "training", "elapsed", "wall"))
 """Words that a step time may have in its name; others, such as eval, data, optimizer, avg or max, make it another."""
 _OTHER_SECTIONS = re.compile(r"eval|val|valid|validation|test|data\w*", re.IGNORECASE)
 _SLASH_PER = re.compile(r"/(?=(?:s|sec|second|step|iter|iteration|it|gpu|device)(?:/|$))", re.IGNORECASE)
