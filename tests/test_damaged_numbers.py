@@ -45,20 +45,6 @@ def folded(lines, width):
     return [line[at : at + width] for line in lines for at in range(0, len(line), width)]
 
 
-@in_each("width", range(96, 128))
-def test_a_folded_megatron_log_never_gives_another_step_time(tmp_path, width):
-    try:
-        result = read(tmp_path / "a.log", folded(megatron(), width))
-    except InputError:
-        return
-    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0013, rel=1e-3)
-
-
-def test_decimal_commas_are_refused_and_not_read_as_thousands(tmp_path):
-    with pytest.raises(InputError, match="no step times"):
-        read(tmp_path / "a.log", [re.sub(r"(?<=\d)\.(?=\d)", ",", line) for line in megatron()])
-
-
 @in_each("text", ["1.2.3", "1234,567", "2701,3", "1,2,3", "12,34"])
 def test_the_beginning_of_a_malformed_number_is_not_a_number(text):
     assert re.search(rf"(?<![\d.,]){fields.NUMBER}", text) is None
@@ -270,33 +256,6 @@ def test_a_torchtitan_rate_of_the_hardware_needs_the_text_after_it(tmp_path, beh
     assert not logs.read(path).steps.has("reported_mfu")
 
 
-def proportional(rows: dict[int, str], count: int = 40) -> str:
-    """Return Megatron rows of 2.0 s at 400 TFLOP/s; rows: numbers of single rows that replace their time or rate."""
-    usual = "elapsed time per iteration (ms): 2000.0 | throughput per GPU (TFLOP/s/GPU): 400.0"
-    row = (
-        " [2026-01-05 08:{1:02d}:{2:02d}] iteration {0:8d}/     100 | consumed samples: {3:12d} | {4} |"
-        " learning rate: 1.0E-06 | global batch size:   128 | lm loss: 1.1{0:02d}E+01 | loss scale: 1.0 |"
-        " grad norm: 3.000 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-    )
-    numbers = range(1, count + 1)
-    return "".join(row.format(n, n // 30, 2 * n % 60, 128 * n, rows.get(n, usual)) for n in numbers)
-
-
-@pytest.mark.parametrize(
-    ("damaged", "done"),
-    [("(ms): 2900.0 |", "in doubt on line 20"), ("(ms): 900.0 |", "left out as wrong on line 20")],
-)
-def test_a_time_that_contradicts_its_own_rate_is_named_with_its_line(read_text, damaged, done):
-    row = f"elapsed time per iteration {damaged} throughput per GPU (TFLOP/s/GPU): 400.0"
-    result = read_text(proportional({20: row}))
-    assert any(f"time is {done}" in warning for warning in result.warnings)
-
-
-def test_a_slow_step_with_a_low_rate_contradicts_nothing(read_text):
-    row = "elapsed time per iteration (ms): 4000.0 | throughput per GPU (TFLOP/s/GPU): 200.0"
-    assert not any("contradict" in warning for warning in read_text(proportional({20: row})).warnings)
-
-
 def test_torchtitan_rows_that_all_end_with_their_rate_seem_cut(read_text):
     whole = (
         "[rank0]:2026-01-05 08:00:{0:02d},100 - root - INFO - step: {0:2d}  loss:  8.{0:02d}50  memory: 47.63GiB(60%)  "
@@ -316,20 +275,3 @@ def test_a_slow_step_whose_mfu_is_rounded_to_two_decimals_contradicts_nothing(re
     slow = row.format(30, 6_000.0, 43_690, 0.02)
     warnings = read_text(text.replace(row.format(30, 300.0, 873_813, 0.30), slow)).warnings
     assert not any("contradict" in warning for warning in warnings)
-
-
-def test_the_compilation_of_a_restarted_training_is_no_damage(read_text):
-    def training(number: int) -> str:
-        row = (
-            "step {0:05d}/00040 (0.00%) | loss: {3}.{0:02d} | lrm: 1.00 | dt: {1:.2f}ms | tok/sec: {2:,} | mfu: 30.00\n"
-        )
-        times = [248_501.93, *(214.28 + (n + number) % 5 for n in range(1, 40))]
-        return "".join(row.format(n, time, int(262_144_000 / time), 5 + number) for n, time in enumerate(times))
-
-    text = training(0) + training(1) + training(2)
-    whole = read_text(text)
-    assert whole.steps.column("segment").max() == 2
-    assert not any("contradict" in warning or "as low" in warning for warning in whole.warnings)
-    before, label, after = text.rpartition("tok/sec: 1,2")
-    damaged = before + label + after[:2] + after[len("23,371") :]
-    assert any("tokens/s is in doubt on line 120" in warning for warning in read_text(damaged).warnings)

@@ -1,7 +1,5 @@
 """Rows joined or cut inside a number: found by comparison with the other rows; intact rows are never suspected."""
 
-import job_logs
-import table_logs
 from each import in_each
 
 from tensorprimat import logs
@@ -41,12 +39,6 @@ def test_a_row_that_holds_a_metric_twice_is_a_warning(tmp_path):
     assert "line 10" in signs(tmp_path / "a.log", lines)[0]
 
 
-def test_a_rate_of_ten_times_the_others_is_a_warning(tmp_path):
-    row = "Step {0} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:{1} peak_memory_alloc:20.25 "
-    lines = [row.format(index, 99.5 if index != 12 else 9999.5) for index in range(1, 30)]
-    assert "left out as wrong on line 12, because a step is 100 times as fast" in signs(tmp_path / "a.log", lines)[0]
-
-
 def test_rows_that_are_whole_are_never_suspected(tmp_path):
     assert signs(tmp_path / "a.log", maxtext()) == []
     drops_zeros = [VERL.format(index, index % 7, round(20 + index / 8, 4)) for index in range(1, 60)]
@@ -70,49 +62,8 @@ def test_a_whole_number_may_be_an_integer_on_some_lines_and_a_float_on_others(tm
     assert signs(tmp_path / "a.log", lines) == []
 
 
-def test_a_rate_that_the_time_of_its_row_contradicts_is_a_warning(tmp_path):
-    lines = table_logs.verl(job_logs.Job())
-    before, _, rate = lines[20].rpartition(":")
-    lines[20] = f"{before}:{float(rate) / 2:.4f}"
-    assert "contradict" in signs(tmp_path / "a.log", lines)[0]
-
-
-def test_flops_of_ten_times_the_others_are_a_warning(tmp_path):
-    lines = job_logs.megatron(job_logs.Job())
-    lines = [line.replace("TFLOP/s/GPU): 4", "TFLOP/s/GPU): 54") if " 12/ " in line else line for line in lines]
-    assert "TFLOP/s is left out" in signs(tmp_path / "a.log", lines)[0]
-
-
-def test_another_training_of_few_rows_has_its_own_ratio_of_time_and_flops(tmp_path):
-    trial = [line.replace("GPU): 399.6", "GPU): 99.6") for line in job_logs.megatron(job_logs.Job(last=2))]
-    path = tmp_path / "a.log"
-    path.write_text("\n".join([*trial, *job_logs.megatron(job_logs.Job(last=60))]) + "\n")
-    assert "TFLOP/s/GPU): 99.6" in path.read_text()
-    assert "left out" not in " ".join(logs.read(path).warnings)
-
-
-def test_rows_that_begin_with_the_rank_of_srun_are_not_folded(tmp_path):
-    assert signs(tmp_path / "a.log", [f"0: {line}" for line in maxtext()]) == []
-
-
-@in_each("width", range(60, 76))
-def test_rows_that_were_all_cut_at_one_column_are_a_warning_or_lose_their_last_number(tmp_path, width):
-    lines = [VERL.format(index, index % 7, 20 + index / 7) for index in range(1, 60)]
-    result = tmp_path / "a.log"
-    found = signs(result, [line[:width] for line in lines])
-    rates = logs.read(result).steps.column("reported_tokens_per_second_per_gpu")
-    assert found or not any(rate < 400 for rate in rates)
-
-
 @in_each("unit", ["65.5", "65.", "65", "6"])
 def test_a_rate_without_the_delimiter_after_its_suffix_is_not_a_rate(tmp_path, unit):
     lines = [NANOTRON.format(index, index % 10).partition("65.5K")[0] + unit for index in range(1, 30)]
     (tmp_path / "a.log").write_text("\n".join(lines) + "\n")
     assert not logs.read(tmp_path / "a.log").steps.has("reported_tokens_per_second_per_gpu")
-
-
-def test_lines_folded_inside_numbers_are_found_among_equally_long_headings(tmp_path):
-    row = "========== Step {0}/99 ==========\n  • Loss: 0.25\n  • Total step time: 2.0{0}s\n"
-    rate = "    - E2E (Tokens/sec/gpu): 409\n6.00"
-    found = signs(tmp_path / "a.log", [(row + rate).format(index) for index in range(1, 9)])
-    assert any("folded at 31" in warning for warning in found)
