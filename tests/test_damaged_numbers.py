@@ -45,7 +45,7 @@ def folded(lines, width):
     return [line[at : at + width] for line in lines for at in range(0, len(line), width)]
 
 
-@in_each("text", ["1.2.3", "1234,567", "2701,3", "1,2,3", "12,34"])
+@in_each("text", ["1.2.3", "1234,567", "2701,3", "1,2,3", "12,34", "0,512"])
 def test_the_beginning_of_a_malformed_number_is_not_a_number(text):
     assert re.search(rf"(?<![\d.,]){fields.NUMBER}", text) is None
 

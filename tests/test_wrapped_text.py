@@ -164,3 +164,10 @@ def test_a_decimal_comma_in_quotes_is_no_number_and_its_column_is_named(read_tex
 def test_a_decimal_comma_without_quotes_makes_no_row(read_text: Any) -> None:
     with pytest.raises(InputError, match=r"40 lines of the table are left out, .* '1,0,5130,15146,3'"):
         read_text(table(",", ",").replace('"', ""))
+
+
+@in_each("cell", ["0,512", "15,145", "15.145,3"])
+def test_a_figure_of_a_run_with_a_comma_is_no_number(read_text: Any, cell: str) -> None:
+    text = f'model,gpu_architecture,performance,metric,status\nllama,gfx942,"{cell}",tokens/s,SUCCESS\n'
+    with pytest.raises(InputError, match=f"1 cell of the column performance is not a number .* '{cell}'"):
+        read_text(text)

@@ -22,16 +22,16 @@ UNGROUPED = r"(?:\d{1,3}(?![ \u00a0\u2009\u202f]\d{3}(?![\d%]))|\d{4,15})"
 ENDS = r"(?![.,'\u2019_]?\d|[eE][-+]?\d|[x\u00d7^]\d| ?\*{1,2} ?\d)"
 """The end of a number: nothing continues it, as in 1.2.3, 1234,567, 2701,3, 2'048, 1.6e+01e5, 2**11 or 4096x8."""
 NUMBER = (
-    rf"[-+]?(?:(?:\d{{1,3}}(?:,\d{{3}})+|{UNGROUPED}|\d{{16,}})(?:\.\d*)?(?:[eE][-+]?\d{{1,3}})?{ENDS}"
+    rf"[-+]?(?:(?:[1-9]\d{{0,2}}(?:,\d{{3}})+|{UNGROUPED}|\d{{16,}})(?:\.\d*)?(?:[eE][-+]?\d{{1,3}})?{ENDS}"
     r"|nan\b|NaN\b|inf\b)"
 )
 """A printed number, thousands separators allowed, nan and inf among them; not the beginning of something longer."""
 
-WHOLE = rf"((?:\d{{1,3}}(?:,\d{{3}})+|{UNGROUPED})(?:\.0{{1,9}})?(?![\w'\"*%/]){ENDS})"
+WHOLE = rf"((?:[1-9]\d{{0,2}}(?:,\d{{3}})+|{UNGROUPED})(?:\.0{{1,9}})?(?![\w'\"*%/]){ENDS})"
 """A printed whole number, as a group; not the beginning of something longer."""
 SETTING = rf"({UNGROUPED})(?:\.0)?{ENDS}(?=[\s,)}}\]│|]|$)"
 """The whole number of a setting, as a group, without separators; its token ends behind it."""
-_GROUPED = re.compile(r"\s*[-+]?\d{1,3}(?:([,_])\d{3})(?:\1\d{3})*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?\s*")
+_GROUPED = re.compile(r"\s*[-+]?[1-9]\d{0,2}(?:([,_])\d{3})(?:\1\d{3})*(?:\.\d*)?(?:[eE][-+]?\d{1,3})?\s*")
 
 LARGEST_STEP = 2**53  # whole numbers beyond are not exact in a column of floats
 LARGEST_INDEX_DIGITS = 15  # a whole number of so many digits is exact in a column
@@ -50,7 +50,7 @@ def number(text: str | None) -> float | None:
 
     >>> number("1,000.13"), number("2.534e+04"), number("2_048"), number("nan")
     (1000.13, 25340.0, 2048.0, nan)
-    >>> [number(text) for text in ("N/A", "1,5", "2 048", "2'048", "2**11", "3/4", "50%", "8x", "1_0")]
+    >>> [number(text) for text in ("N/A", "1,5", "0,512", "2 048", "2'048", "2**11", "3/4", "8x", "1_0")]
     [None, None, None, None, None, None, None, None, None]
     """
     if text is None or (("," in text or "_" in text) and not _GROUPED.fullmatch(text)):

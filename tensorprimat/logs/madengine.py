@@ -113,6 +113,9 @@ def _take_figure(row: dict[str, str], reading: Reading) -> Notice | None:
     )
     nodes = fields.whole(row.get("nnodes")) or 1
     target, factor = next(((target, factor) for known, target, factor in _METRICS if known.fullmatch(spelled)), ("", 0))
+    if target and "," in row["performance"]:  # a decimal comma, or a separator of thousands
+        place = f"the first is {row['performance']!r}"
+        return Notice("cells_left_out", "steps", cells=1, column="performance", are="is", place=place)
     if nodes > 1 and target.endswith("_per_gpu"):
         return Notice("rate_of_nodes", "steps", nodes=nodes)
     if nodes > 1 and target and target != "step_time_seconds":
