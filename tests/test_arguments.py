@@ -188,6 +188,7 @@ def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(
         ("enable_activation_checkpointing: False", "recompute", "none"),
         ("Seed set to 7", "seed", 7),
         ("precision: 0.16", "precision", None),
+        ("precision: bf16-mixed, fp8: true, fp8_params: true", "precision", "fp8"),
         ("precision: 16-mixed", "precision", "fp16"),
         ("torch_dtype=x, mixed_precision='torch.bfloat16'", "precision", "bf16"),
         ("Using bfloat16 Automatic Mixed Precision (AMP)", "precision", "bf16"),

@@ -99,6 +99,8 @@ def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
     >>> settings_of([("world_size", "8"), ("seed", "1"), ("seed", "2"), ("optimizer", "torch.optim.AdamW")])
     {'num_gpus': 8, 'optimizer': 'adamw'}
+    >>> settings_of([("precision", "bf16-mixed"), ("fp8", "true")])  # the products; the rest of the model is in BF16
+    {'precision': 'fp8'}
     """
     found: dict[str, set[Any]] = {}
     for name, text in pairs:
@@ -106,6 +108,8 @@ def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
             found.setdefault("optimizer", set()).add(match[1].lower())
         elif name in _CONFIG and (value := _value(*_CONFIG[name], text)) is not None:
             found.setdefault(_CONFIG[name][0], set()).add(value)
+    if "fp8" in found.get("precision", ()):
+        found["precision"] = {"fp8"}
     return {field: next(iter(values)) for field, values in found.items() if len(values) == 1}
 
 
