@@ -224,6 +224,13 @@ def test_the_release_of_cuda_and_rocm_is_that_of_pytorch(read_text: Any) -> None
         assert read_text(f"PyTorch version: {version}\n{rows(ROW)}").gpu_info.software_version == release
 
 
+def test_an_argument_has_the_line_that_states_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(f"PyTorch version: 2.9.1\nstarting\noptimizer: AdamW\nseed: 7\n{rows(ROW)}", encoding="utf-8")
+    cited = logs.read(path, cited=True).provenance.citations
+    assert [cited[name] for name in ("pytorch_version", "optimizer", "seed")] == [f"train.log:{n}" for n in (1, 3, 4)]
+
+
 def test_columns_that_never_change_state_settings_device_and_shape(read_text: Any) -> None:
     stated = {
         "gpu_name": "NVIDIA H100 80GB HBM3", "precision": "bf16", "optimizer": "AdamW", "lr": "0.0003",

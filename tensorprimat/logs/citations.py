@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from tensorprimat.core.result import Result
-from tensorprimat.logs import files, segments
+from tensorprimat.logs import files, headers, segments
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.text import Log, Part, lines_of
 
@@ -50,10 +50,19 @@ def stating(log: Log, format: Format, segment: int | None, record: str, field: s
     def says(parts: Sequence[Part]) -> bool:
         if not parts:
             return False
-        reading = format.read(replace(log, parts=tuple(parts)))
-        return isinstance(reading, Reading) and getattr(reading, record).get(field) == value
+        reading = _read(log, format, parts)
+        return reading is not None and getattr(reading, record).get(field) == value
 
     return [(line, _excerpt(text, value)) for line, text in map(lines.text_of, _needed(lines, says))]
+
+
+def _read(log: Log, format: Format, parts: Sequence[Part]) -> Reading | None:
+    """Return what some lines of a log state, or None for a result record."""
+    part = replace(log, parts=tuple(parts))
+    reading = format.read(part)
+    if not isinstance(reading, Reading):
+        return None
+    return headers.with_header(part, reading, whole_sequences=format.last_resort, in_lines=True)
 
 
 def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str, int]:
@@ -77,8 +86,7 @@ def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str
     kept = lines.between(lines.first_row, min(len(lines), lines.first_row + FORMAT_ROWS))
 
     def known(begin: int, end: int) -> set[tuple[str, str]]:
-        reading = format.read(replace(log, parts=(*lines.between(begin, end), *kept)))
-        if not isinstance(reading, Reading):
+        if (reading := _read(log, format, (*lines.between(begin, end), *kept))) is None:
             return set()
         return {key for key, value in facts.items() if getattr(reading, key[0]).get(key[1]) == value}
 

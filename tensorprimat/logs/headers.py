@@ -153,15 +153,15 @@ def _flat(values: Mapping[Any, Any], before: str) -> Iterator[tuple[str, str]]:
             yield f"{before}{name}", str(value)
 
 
-def with_header(log: Log, reading: Reading, *, whole_sequences: bool) -> Reading:
+def with_header(log: Log, reading: Reading, *, whole_sequences: bool, in_lines: bool = False) -> Reading:
     """Return a reading with the facts that lines before the first row state, each unless the reader found it.
 
-    whole_sequences: the arguments for the work of a step mean what their names say; frameworks pad, pack or count
-    tokens, and their readers know.
+    in_lines: without those of a file beside the log. whole_sequences: the arguments for the work of a step mean what
+    their names say; frameworks pad, pack or count tokens, and their readers know.
     """
     lines, config = lines_before_rows(log, reading.steps), reading.training_config
     generates = config.get("framework") in _GENERATE
-    stated, beside = _outside_programs(lines), texts_beside(log)
+    stated, beside = _outside_programs(lines), {} if in_lines else texts_beside(log)
     pairs = [*arguments.pairs_in(stated), *beside.items()]
     for name, value in arguments.settings_of(pairs).items():
         is_plain = whole_sequences or isinstance(value, str) or BY_NAME[name].weight != "work"
@@ -185,11 +185,11 @@ def with_header(log: Log, reading: Reading, *, whole_sequences: bool) -> Reading
 
 def texts_beside(log: Log) -> dict[str, str]:
     """Return the settings that a trainer or a tracker writes into a file beside its log; a broken file says nothing."""
-    import yaml
-
     texts: dict[str, str] = {}
     folder, name = (log.path, "") if log.is_folder else (log.path.parent, log.path.name)
     for file in () if log.called else (file for of_log, file in _BESIDE.items() if of_log.match(name)):
+        import yaml
+
         try:
             text = regular.content(folder / file, most_bytes=_LARGEST_BESIDE).decode(errors="replace")
             document = regular.yaml_in(text)
