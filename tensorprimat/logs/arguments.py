@@ -142,13 +142,14 @@ def add_model(
     found: dict[str, set[str]] = {}
     for name, text in pairs:
         found.setdefault(name, set()).add(text)
-    counts = [_count(match) for line in lines for match in _PARAMETERS.finditer(line[:_LONGEST_LINE])]
-    counts += [_count(match) for line in lines if "Total params" in line and (match := _SUMMARY.search(line))]
+    of_counts = [line[:_LONGEST_LINE] for line in lines if "aram" in line or "model has" in line]
+    counts = [_count(match) for line in of_counts for match in _PARAMETERS.finditer(line)]
+    counts += [_count(match) for line in of_counts if (match := _SUMMARY.search(line))]
     counts += [(int(text), 0.5) for name in _COUNTS for text in found.get(name, ()) if text.isdecimal()]
     count, error = max((one for one in counts if _LEAST_MODEL < one[0] < _LARGEST_MODEL), default=(None, 0.0))
     if count and error < 1:
         model.setdefault("parameters", round(count))
-        trained = {fields.whole(match[1]) for line in lines for match in _TRAINABLE.finditer(line[:_LONGEST_LINE])}
+        trained = {fields.whole(match[1]) for line in of_counts for match in _TRAINABLE.finditer(line)}
         if len(trained) == 1 and (one := trained.pop()) and one <= count:
             model.setdefault("trainable_parameters", one)
     if "shape" in model:
