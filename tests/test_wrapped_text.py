@@ -118,6 +118,12 @@ def test_json_of_other_kinds_is_not_taken_for_that_of_a_log_service(tmp_path: Pa
     assert list(files.blocks(path)) == [f"{row}\n".encode()]
 
 
+def test_rows_of_json_with_a_message_beside_their_numbers_are_a_table(read_text: Any) -> None:
+    row = '{{"timestamp": "2026-01-05T08:00:{0:02}Z", "message": "row", "step": {0}, "step_time_s": 0.25, "loss": 2.5}}'
+    result = read_text("\n".join(row.format(n) for n in range(1, 40)) + "\n")
+    assert result.performance_metrics.avg_step_time_seconds == 0.25
+
+
 MARKS = {
     "quoted": lambda lines: [f"> {line}" for line in lines],
     "indented": lambda lines: [f"    {line}" if line else "" for line in lines],

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from tensorprimat.core.errors import InputError, MissingPackageError
 from tensorprimat.logs.fields import json_in
+from tensorprimat.logs.metric_names import names_a_table
 
 MAGIC_BYTES = 10
 MAX_EXPANSION = 300  # logs pack 5 to 60 times; gzip's limit is 1032, that of the others far beyond
@@ -198,6 +199,8 @@ def key_of_lines(head: bytes) -> str | None:
     if isinstance(entry, dict) and isinstance(entry.get("events"), list):
         entry = entry["events"]
     first = entry[0] if isinstance(entry, list) and entry else entry
+    if isinstance(first, dict) and names_a_table(first):  # a row that has its message beside its numbers
+        return None
     if isinstance(first, dict):
         keys = {key for key, value in first.items() if key in _ENTRY_KEYS or isinstance(value, str | list | dict)}
     else:
