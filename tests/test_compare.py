@@ -36,13 +36,6 @@ def dated(one, day):
 # Sides
 
 
-def test_one_side_alone_is_reported_alone():
-    comparison = compare(files(result("h100", runs=3)))
-    assert [side.label for side in comparison.sides] == ["H100"]
-    assert comparison.pairs == ()
-    assert comparison.mean_ratio is None
-
-
 def test_files_of_one_configuration_are_runs_of_one_side():
     comparison = compare(files(result("h100", seed=1), dated(result("h100", seed=2), 5)))
     (side,) = comparison.sides
@@ -101,12 +94,6 @@ def test_an_unfinished_run_that_is_pooled_with_a_finished_one_is_not_blamed_on_i
     assert told == f"result_0.json and the runs pooled with it: 1 of 2 did not finish; all {steps} measured steps count"
     _, [told] = usable_results([replace(one, side="h100") for one in files(unfinished)])
     assert "the run did not finish; its" in told
-
-
-def test_models_are_paired_with_themselves_only():
-    comparison = compare(files(result("h100", model="llama"), result("mi300x", model="qwen")))
-    assert comparison.models == ("llama", "qwen")
-    assert comparison.pairs == ()
 
 
 @in_each("by", ["engine", "precision", "preset", "gpu"])
@@ -178,16 +165,6 @@ def test_rows_that_average_ten_steps_have_the_interval_of_their_scatter():
     assert averaged.low == pytest.approx(single.low)
 
 
-def test_rates_without_times_have_intervals_too():
-    one = result("mi300x", losses=False)
-    rate = 13000 * (1 + 0.01 * np.random.default_rng(1).standard_normal(95))
-    steps = Steps({"index": np.arange(1, 96), "reported_tokens_per_second_per_gpu": rate})
-    one = summarise(one.model_copy(update={"steps": steps}))
-    side = compare(files(one)).sides[0]
-    assert side.step_time_seconds.value is None
-    assert side.tokens_per_second_per_gpu.low < 13000 < side.tokens_per_second_per_gpu.high
-
-
 def test_a_row_with_a_rate_of_0_is_not_measured_and_tokens_of_0_give_no_weight():
     one = result("mi300x", losses=False)
     rate = 13000 * (1 + 0.01 * np.random.default_rng(1).standard_normal(95))
@@ -199,6 +176,7 @@ def test_a_row_with_a_rate_of_0_is_not_measured_and_tokens_of_0_give_no_weight()
         return side.result.performance_metrics.measured_steps, (found.low, found.high)
 
     measured, interval = of_rows()
+    assert interval[0] < 13000 < interval[1]
     assert of_rows(tokens=np.zeros(95)) == (measured, interval)
     timed = of_rows(seconds=80.0 * 13000 / rate)
     assert of_rows(seconds=80.0 * 13000 / rate, tokens=np.zeros(95)) == timed
@@ -325,20 +303,6 @@ def test_old_means_of_equal_configurations_are_compared_by_steps_per_second_with
     ratio = only_pair(old_means("h100"), old_means("mi300x")).ratio
     assert (ratio.metric, ratio.verdict) == ("steps_per_second", "too_few_runs")
     assert math.isclose(ratio.estimate.value, 1.0)
-
-
-def test_old_means_that_state_no_configuration_are_not_compared():
-    pair = only_pair(means_only(), means_only("mi300x"))
-    assert pair.ratio.verdict == "not_comparable"
-    assert "--sequence-length" in pair.fairness.remedy
-
-
-def test_a_value_lies_inside_its_own_interval_whatever_the_lengths_of_its_runs():
-    long = result("h100", steps=500, seconds=12.0, noise=0.05)
-    short = [dated(result("h100", steps=20, seconds=12.4 + n / 100, seed=n), 10 + n) for n in range(4)]
-    (side,) = compare(files(long, *short)).sides
-    for one in (side.step_time_seconds, side.tokens_per_second, side.tokens_per_second_per_gpu):
-        assert one.low < one.value < one.high
 
 
 def test_a_candidate_is_compared_with_the_baseline_of_the_most_similar_work():
@@ -477,24 +441,10 @@ def test_runs_that_were_appended_are_read_at_a_stricter_level():
     assert often.rests_on.endswith(", widened because runs were added and this is look 4 at them")
 
 
-def test_one_machine_per_side_is_named_unless_several_were_measured_or_assumed():
+def test_an_assumed_scatter_of_machines_widens_the_interval():
     ours, theirs = series(10.0), series(9.0, machine="mi300x", seed=1)
-    assert only_pair(ours, theirs).ratio.scope == "one machine per side; other machines may differ"
-    wider = only_pair(ours, theirs, assume_host_cv=0.02).ratio
-    assert wider.scope == "assumed: machines vary by 2 %"
-    assert wider.estimate.high > only_pair(ours, theirs).ratio.estimate.high * 1.02
-    many = [
-        one.model_copy(
-            update={"runs": tuple(run.model_copy(update={"host": f"node-{run.index % 3}"}) for run in one.runs)}
-        )
-        for one in (ours, theirs)
-    ]
-    assert only_pair(*many).ratio.scope is None
-    one_side = only_pair(many[0], theirs).ratio.scope
-    assert one_side == "one machine of MI300X; other machines may differ"
-    config = theirs.training_config.model_copy(update={"num_nodes": 2})
-    unlike = only_pair(ours, theirs.model_copy(update={"training_config": config})).ratio.scope
-    assert unlike == "one machine or node set per side; other machines may differ"
+    wider = only_pair(ours, theirs, assume_host_cv=0.02).ratio.estimate
+    assert wider.high > only_pair(ours, theirs).ratio.estimate.high * 1.02
 
 
 @in_each(
