@@ -430,15 +430,6 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_built():
     prepare.check_memory(spec(EIGHT_GPUS), EIGHT_GPUS)
 
 
-def test_an_output_folder_that_cannot_be_written_is_refused(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(UsageError, match="is a file, not a folder"):
-        prepare.check_folder(file / "below")
-    prepare.check_folder(tmp_path / "new" / "deeper")
-    assert not (tmp_path / "new").exists()
-
-
 def test_every_engine_that_trains_names_its_modules():
     assert set(MODULES) == {name for name, engine in ENGINES.items() if engine.trains}
     assert all(row.program for row in MODULES.values())

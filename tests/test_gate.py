@@ -202,12 +202,6 @@ def test_a_wrong_flag_is_named(gate, flags):
     assert flags[0] in error
 
 
-def test_a_missing_file_is_named(capsys, tmp_path):
-    code = main(["gate", "--baseline", str(tmp_path / "none.json"), "--candidate", str(tmp_path / "none.json")])
-    assert code == 2
-    assert "none.json" in capsys.readouterr().err
-
-
 def test_text_from_files_is_harmless_in_the_comment(gate):
     hostile = {"device_name": "<img src=x onerror=alert(1)> | @all"}
     code, markdown, _ = gate(h100(**hostile), h100(seed=1, model="llama", **hostile))

@@ -273,13 +273,6 @@ def test_a_wrong_flag_is_reported_in_one_line_with_exit_code_2(folder, capsys, f
     assert not list(folder.iterdir())
 
 
-def test_an_output_that_is_a_file_is_refused(folder, capsys):
-    (folder / "taken").write_text("mine")
-    assert run("--output", "taken", *QUICK) == 2
-    assert "--output taken: " in capsys.readouterr().err
-    assert (folder / "taken").read_text() == "mine"
-
-
 PRIMUS_LINE = (
     "[20260105 {clock}][rank-7/8][INFO ] [---trainer.py:2488] :  iteration {i:8d}/      50 | "
     "consumed samples: {samples:12d} | elapsed time per iteration (ms): {ms:.1f}/9000.0 | "

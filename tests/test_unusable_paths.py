@@ -44,6 +44,7 @@ PATHS = {
 TO_READ = {**PATHS, "a pipe": "pipe.json"}
 TO_WRITE = {
     **PATHS,
+    "a file in the place of a folder": "taken",
     "a path below a file, without an ending": "train.log/a",
     "a name of 300 characters in a new folder": "new/" + "x" * 300,
     "a path below a link that leads nowhere": "nowhere/a",
@@ -89,6 +90,7 @@ def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("h100", "mi300x"):
         (folder / f"{name}.json").write_text(store.to_json(plausible.result(name, runs=2)))
     (folder / "train.log").write_text("\n".join(JOBS["megatron"](Job())) + "\n")
+    (folder / "taken").touch()
     (folder / "loop").symlink_to("loop")
     (folder / "nowhere").symlink_to("nothing")
     os.mkfifo(folder / "pipe.json")
