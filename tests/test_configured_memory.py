@@ -103,7 +103,7 @@ WITHOUT_PLAN = {
 
 @in_each("kind", FAMILIES)
 def test_a_share_gives_a_plan_that_the_layers_of_an_architecture_run_or_is_refused(kind):
-    small = {"preset": "tiny", "num_gpus": 1, "sequence_length": LENGTH, "precision": "bf16"}
+    small = {"preset": "tiny", "num_gpus": 1, "sequence_length": LENGTH, "precision": "bf16", "compile": False}
     if kind in WITHOUT_PLAN:
         with pytest.raises(UsageError, match="only for dense models with a gated MLP and fused attention, and not"):
             spec_of(kind, recompute="40%", **small)

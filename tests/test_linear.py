@@ -73,8 +73,14 @@ def losses(tmp_path, **changes):
     return result.steps.column("loss"), result.training_config.fused_kernels
 
 
-def test_a_training_with_summed_gradients_loses_as_one_without(tmp_path, monkeypatch):
-    plain, kernels = losses(tmp_path)
+@pytest.fixture(scope="module")
+def in_bf16(tmp_path_factory):
+    """Losses and kernels of a training in BF16, which others are compared with."""
+    return losses(tmp_path_factory.mktemp("plain"))
+
+
+def test_a_training_with_summed_gradients_loses_as_one_without(in_bf16, tmp_path, monkeypatch):
+    plain, kernels = in_bf16
     assert "gradient accumulation" not in kernels
     monkeypatch.setattr(TrainingModule, "_can_sum_gradients", lambda _: True)
     summed, kernels = losses(tmp_path)
@@ -116,13 +122,13 @@ def test_products_in_fp8_are_those_of_torchao():
         assert without.ndim == 1 or not torch.equal(one, without)
 
 
-def test_a_training_in_fp8_quantises_its_weights_before_each_step(tmp_path):
-    in_bf16, _ = losses(tmp_path)
+def test_a_training_in_fp8_quantises_its_weights_before_each_step(in_bf16, tmp_path):
+    plain, _ = in_bf16
     kept, kernels = losses(tmp_path, precision="fp8", options={training_memory.KEPT_FP8: "yes"})
     assert "FP8 weights once per step" in kernels
-    assert kept == pytest.approx(in_bf16, rel=0.01)
+    assert kept == pytest.approx(plain, rel=0.01)
     assert kept[-1] < kept[0] - 0.3
-    assert not (kept == in_bf16).all()
+    assert not (kept == plain).all()
 
 
 @pytest.mark.filterwarnings("ignore")

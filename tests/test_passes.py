@@ -69,7 +69,7 @@ def test_each_size_has_its_listed_number_of_parameters(size, count):
     assert cell.vocab == 10_000
 
 
-@in_each("size", ["small", "medium", "large", "xl", "2.7B", "llama", "qwen", "mistral"])
+@in_each("size", ["small", "2.7B", "qwen"])
 def test_a_size_is_built_with_as_many_parameters_as_it_claims(size):
     (cell,) = grid.cells(grid.GridOptions(model_size=size, pass_name="train"))
     with torch.device("meta"):

@@ -110,10 +110,6 @@ def test_the_study_writes_cells_table_csv_and_plot(tmp_path, capsys, monkeypatch
     assert len((tmp_path / "warmup.csv").read_text().splitlines()) == 3
 
 
-def test_the_warm_up_plot_is_a_png():
-    assert canvas.picture(cell_plots.warmup(study(), stable=1)).startswith(b"\x89PNG")
-
-
 def test_counts_with_a_single_trial_have_no_bar_of_their_variation():
     cells = study()
     single = cells[1].changed(trial_times_ms=cells[1].trial_times_ms[:1])
