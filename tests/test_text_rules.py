@@ -9,18 +9,17 @@ from pathlib import Path
 import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-ROW = re.compile(
-    r"\| (?P<sees>[^|]+) \| (?P<does>[^|]+) \| `(?P<code>[\w.]+)` \| (?P<needs>[^|]+) "
-    r"\| `(?P<file>\w+)\.(?P<test>\w+)` \|"
+RULE = re.compile(
+    r"- \*\*(?P<sees>.+)\*\*: (?P<does>.+)\n {4}- evidence: (?P<needs>.+)\n"
+    r" {4}- code: `(?P<code>[\w.]+)`\n {4}- test: `(?P<file>\w+)\.(?P<test>\w+)`\n"
 )
-LINES = (ROOT / "docs/project/text-rules.md").read_text("utf-8").splitlines()
-RULES = [match.groupdict() for line in LINES if (match := ROW.fullmatch(line))]
+PAGE = (ROOT / "docs/project/text-rules.md").read_text("utf-8")
+RULES = [match.groupdict() for match in RULE.finditer(PAGE)]
 IN_PLACE = "in place of a repair"
 
 
-def test_every_line_of_the_tables_is_a_rule_of_its_own_code() -> None:
-    rows = [line for line in LINES if line.startswith("| ") and not line.startswith("| sees")]
-    assert len(rows) == len(RULES) == len({rule["code"] for rule in RULES})
+def test_every_entry_of_the_lists_is_a_rule_of_its_own_code() -> None:
+    assert PAGE.count("\n- ") == len(RULES) == len({rule["code"] for rule in RULES})
 
 
 def test_the_code_and_the_test_of_every_rule_exist() -> None:
