@@ -201,14 +201,6 @@ def test_csv_has_one_line_per_file_and_quotes_formulas(old, capsys):
     assert not any(cell.startswith(("=", "+")) for row in rows for cell in row.values())
 
 
-def test_control_codes_of_names_and_contents_do_not_reach_the_screen(old, capsys):
-    (old / "amd-logs/\x1b[2Jevil.log").write_text(litgpt_log())
-    (old / "amd-logs/\x1b]0;title\x07.gz").write_bytes(b"\x1f\x8b\x08torn")
-    _, out, _ = analyze(capsys, "amd-logs")
-    assert "\x1b" not in out
-    assert "\x07" not in out
-
-
 def test_event_files_of_a_folder_are_one_row(old, capsys):
     writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
     event, summary = pytest.importorskip("tensorboard.compat.proto.event_pb2"), pytest.importorskip(

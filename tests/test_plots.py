@@ -14,7 +14,6 @@ import pytest
 from each import in_each
 
 from tensorprimat.analysis.compare import compare
-from tensorprimat.core.errors import MissingPackageError
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.reports import bars, forest
@@ -215,16 +214,6 @@ def test_a_tiny_model_is_drawn_under_its_own_name():
     assert "8B" not in svg
 
 
-def test_the_memory_panel_shows_the_average_and_the_peak():
-    comparison = comparison_of(plausible.result("h100"), plausible.result("h100", device_name="NVIDIA H200"))
-    looks = bars.looks_of(comparison.sides)
-    *_, memory = bars.panels(comparison.sides, looks, comparable=True)
-    assert memory.title == "Peak and average memory of one device, by kind"
-    for bar in memory.bars:
-        assert bar.mark is None or (bar.mark <= bar.value and "(average " in bar.text)
-    assert any(bar.mark is not None for bar in memory.bars)
-
-
 def test_error_bars_are_drawn_where_there_are_intervals():
     looks = bars.looks_of((comparison := CASES["two sides, five runs"]()).sides)
     _, throughput = bars.panels(comparison.sides, looks, comparable=True)
@@ -294,12 +283,6 @@ def test_the_plot_is_1950_pixels_wide():
     png = Image.open(io.BytesIO(comparison_plot.comparison_plot(CASES["two sides, five runs"](), ("png",))["png"]))
     assert png.size[0] == 1950
     assert 1000 < png.size[1] < 1500
-
-
-def test_without_matplotlib_one_line_names_its_installation(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingPackageError, match="pip install matplotlib"):
-        comparison_plot.comparison_plot(CASES["one side"]())
 
 
 def test_drawing_needs_neither_pyplot_nor_a_display():
