@@ -149,6 +149,15 @@ def warm(warm_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", warm_python)
 
 
+@pytest.fixture
+def short_preflight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preflight whose intervals are too short for figures, and long enough to see that everything runs."""
+    monkeypatch.setattr("tensorprimat.measure.matmul.LEAST_SECONDS", 1e-4)
+    for name, value in (("QUICK_SIZES", (32, 64)), ("QUICK_STREAM_BYTES", 2**16)):
+        monkeypatch.setattr(f"tensorprimat.measure.preflight.{name}", {"cpu": value})
+    monkeypatch.setattr("tensorprimat.measure.preflight.LAUNCHES", 10)
+
+
 class TextReader(Protocol):
     """Type of `read_text(text, format=None, **flags)`, which reads a text as a log file."""
 

@@ -247,6 +247,7 @@ def test_a_report_can_be_one_file(results, folder, command, name, holds):
         assert [path.name for path in target.parent.iterdir()] == [name]
 
 
+@pytest.mark.usefixtures("short_preflight")
 def test_preflight_writes_the_file_that_is_named(folder):
     assert run("preflight", "--quick", "--device", "cpu", "--keep-noisy", "--output", "machine.json") == 0
     assert json.loads((folder / "machine.json").read_text())["schema_version"]

@@ -117,6 +117,7 @@ def test_only_the_gpus_of_the_run_are_looked_at(folder, engine, monkeypatch):  #
     assert looked == [("a",), ("a",)]
 
 
+@pytest.mark.usefixtures("short_preflight")
 def test_preflight_keeps_no_figures_of_a_busy_machine_unless_requested(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(noise, "observe_machine", lambda _ids=(): BUSY)
     arguments = ["preflight", "--quick", "--device", "cpu", "--output", str(tmp_path)]

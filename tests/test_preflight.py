@@ -26,16 +26,8 @@ from tensorprimat.storage.preflight import DeviceCheck
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("short_preflight")
 LAPTOP = Machine(platform="cpu", gpu_info=GpuInfo(device_name="some CPU", total_memory_gb=16.0), host="laptop")
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    """Intervals too short for figures, long enough to see that everything runs."""
-    monkeypatch.setattr(matmul, "LEAST_SECONDS", 1e-4)
-    monkeypatch.setattr(preflight, "QUICK_SIZES", {"cpu": (32, 64)})
-    monkeypatch.setattr(preflight, "QUICK_STREAM_BYTES", {"cpu": 2**16})
-    monkeypatch.setattr(preflight, "LAUNCHES", 10)
 
 
 def test_a_cpu_is_measured_in_every_part_that_it_has():

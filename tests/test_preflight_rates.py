@@ -19,15 +19,7 @@ from tensorprimat.storage.preflight import Collective
 
 ROOT = Path(__file__).parents[1]
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    """Intervals too short for figures, long enough to see that everything runs."""
-    monkeypatch.setattr(matmul, "LEAST_SECONDS", 1e-4)
-    monkeypatch.setattr(preflight, "QUICK_SIZES", {"cpu": (32, 64)})
-    monkeypatch.setattr(preflight, "QUICK_STREAM_BYTES", {"cpu": 2**16})
-    monkeypatch.setattr(preflight, "LAUNCHES", 10)
+pytestmark = pytest.mark.usefixtures("short_preflight")
 
 
 def test_an_interval_covers_more_calls_of_short_work():

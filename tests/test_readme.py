@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,10 +65,14 @@ def unknown_flags(program, flags):
     named = set(re.findall(r"(?<!\S)--[a-z-]+", flags)) - {"--help"}
     if not named:
         return []
-    manual = subprocess.run(
+    return sorted(named - set(re.findall(r"--[a-z-]+", manual_of(*program))))
+
+
+@cache
+def manual_of(*program):
+    return subprocess.run(
         [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    return sorted(named - set(re.findall(r"--[a-z-]+", manual)))
 
 
 def tree_of(page):
