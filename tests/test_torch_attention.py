@@ -110,7 +110,7 @@ def test_flash_attn_gets_16_bits_under_autocast(monkeypatch):
 
 @pytest.mark.usefixtures("flash_attn")
 @pytest.mark.parametrize("attention", ["sdpa", pytest.param("eager", marks=pytest.mark.thorough), "flash"])
-@pytest.mark.parametrize("model", ["qwen", *FAMILIES])
+@in_each("model", ["qwen", *FAMILIES])
 def test_a_training_step_never_waits_for_the_device(model, attention):
     if attention == "flash" and model in NOT_IN_FLASH_ATTN:
         pytest.skip("refused")
