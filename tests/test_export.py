@@ -65,12 +65,17 @@ def test_a_query_joins_the_steps_of_every_run_to_its_result(places, capsys):
     [
         ("SELECT nothing FROM results", "--query: Binder Error"),
         ("SELECT * FROM read_csv('/etc/hostname')", "--query: Permission Error"),
-        ("COPY results TO 'copy.csv'", "--query: Permission Error"),
+        ("COPY (SELECT 1) TO '{store}/runs.parquet' (FORMAT csv, USE_TMP_FILE false)", "--query: not one statement"),
+        ("SELECT 1; ATTACH '{store}/runs.parquet' AS x", "--query: not one statement"),
+        ("EXPLAIN ANALYZE COPY results TO '{store}/steps.parquet'", "--query: not one statement"),
+        ("", "--query: not one statement"),
     ],
 )
-def test_a_query_that_reads_or_writes_other_files_is_refused_in_one_line(sql, says, places, capsys):
-    assert main(["list", "--from", str(places[1]), "--query", sql]) == 2
+def test_a_query_that_reads_other_files_or_writes_any_is_refused_in_one_line(sql, says, places, capsys):
+    before = [file.read_bytes() for file in sorted(places[1].iterdir())]
+    assert main(["list", "--from", str(places[1]), "--query", sql.format(store=places[1].resolve())]) == 2
     assert capsys.readouterr().err.startswith(f"tprimat list: {says}")
+    assert [file.read_bytes() for file in sorted(places[1].iterdir())] == before
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path, capsys):

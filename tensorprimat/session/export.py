@@ -149,8 +149,9 @@ def stored_results(folder: Path) -> pd.DataFrame:
 def query(folder: Path, sql: str) -> pd.DataFrame:
     """Return the answer of DuckDB to a query of a store's tables: results, runs and steps.
 
-    The query can read no other file and write nothing. Raises InputError where the folder is no store, UsageError with
-    DuckDB's reason for a query that it refuses, MissingPackageError without DuckDB or pyarrow.
+    The query can read no other file, and write nothing: DuckDB would let another statement than SELECT write to the
+    store, and a large one spill to the current folder. Raises InputError where the folder is no store, UsageError with
+    the reason for a query that is refused, MissingPackageError without DuckDB or pyarrow.
     """
     duckdb = _package("duckdb", "queries of a store")
     pyarrow = _package("pyarrow", "queries of a store")
@@ -168,15 +169,17 @@ def query(folder: Path, sql: str) -> pd.DataFrame:
             raise InputError(f"no store that DuckDB can read: {_first_line(error)}", path=folder) from error
         names = [os.path.realpath(file) for file in files.values()]
         connection.execute("SET allowed_paths = $1", [names])
+        connection.execute("SET temp_directory = ''")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         try:
-            answer = connection.sql(sql)
-            if answer is None:
-                raise UsageError("--query: the query returns no table; begin it with SELECT")
-            return answer.to_arrow_table().to_pandas(types_mapper=_dtypes(pyarrow).get)
+            if [one.type.name for one in connection.extract_statements(sql)] != ["SELECT"]:
+                raise UsageError("--query: not one statement that returns a table; write one SELECT")
+            return connection.sql(sql).to_arrow_table().to_pandas(types_mapper=_dtypes(pyarrow).get)
         except duckdb.Error as error:
             raise UsageError(f"--query: {_first_line(error)}") from error
+        except RuntimeError as error:  # as DuckDB reports Ctrl-C
+            raise KeyboardInterrupt from error
 
 
 def _package(name: str, needed_for: str) -> Any:
