@@ -50,13 +50,24 @@ _COUNTS = ("n_params", "num_params", "num_parameters", "parameter_count", "model
 
 ARGUMENTS = (*_CONFIG, *_SHAPE, *_POSITIONS, *_TIED, *_UNKNOWN_COST, *_WIDTH_OF_MLP, *_COUNTS, "model_type")
 
-_LONGEST_LINE, _MOST_LINES = 2**12, 20_000
+_LONGEST_LINE, _MOST_LINES = 2**14, 20_000
 _PAIR = re.compile(
-    r"""(?<![\w./-])["']?(?P<name>[A-Za-z_]\w{0,40}(?: [a-z]\w{0,20}){0,3})["']? ?[=:] ?"""
+    r"""(?<![\w./-])["']?(?P<name>[A-Za-z_]\w{0,40}(?: [a-z]\w{0,20}){0,3})["']?"""
+    r"""(?: {0,40}[=:]| (?P<dots>\.{3,60})) {0,2}"""
     r"""(?:["'](?P<quoted>[^"'\n]{1,100})["']|(?P<plain>[\w.+/-]{1,100})(?![\w./-]|,\d| \d| ?[*/=:]))"""
 )
-_LEADS = ("", "|", "-")
-"""Ends of the text before an argument that begins the message of its line: `lr` in a sentence may be of a part."""
+_SECTION = re.compile(
+    r"""['"]?\b(?P<name>[A-Za-z_]\w{0,40})['"]?(?:: ?|=)[A-Za-z_.]{0,60}[{(]|(?P<opens>[{(\[])|(?P<closes>[})\]])"""
+    r"""|(?P<off>['"]?\benabled?['"]?[:=] ?[Ff]alse\b)|'[^'\n]{0,200}'|"[^"\n]{0,200}\""""
+)
+_OTHER_WORK = re.compile(
+    r"(?:rollout|generation|inference|vllm|sglang|server|ref|reference|critic|reward|teacher|draft|vision|visual|audio"
+    r"|val|valid|validation|eval|evaluation|test|quantization)"
+    r"(?:_(?:cfg|config|args|kwargs|params|model|policy|worker|ds|dataset))?"
+)
+"""Names of sections that state the settings of other work than the training of the model."""
+_YAML_SECTION = re.compile(r" *(?P<name>[A-Za-z_]\w{0,40}):\s*$")
+_YAML_OFF = re.compile(r" *enabled?: [Ff]alse\s*$")
 _OPTIMIZER = re.compile(r"\b(?:torch|torchao|bitsandbytes)\.optim\.(\w{1,40})$")
 _OPTIMIZER_NAME = re.compile(r"((?:decoupled_|fused_?|distributed_fused_)?(?:adamw?|sgd|lion|muon))", re.IGNORECASE)
 _OPTIMIZERS = re.compile(r"adam|sgd|lion|muon|adafactor|adagrad|lamb|shampoo|soap|sophia|nadam|prodigy")
@@ -66,10 +77,13 @@ _PRECISION = re.compile(
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "32": "fp32", "16": "fp16"}
 _PARAMETERS = re.compile(
     r"(?:\b[Tt]otal (?:number of )?param(?:eter)?s|(?<!Local )\b[Nn]umber (?:of )?parameters|\bmodel has"
+    r"|\bshared model params|\bNetwork Parameters|\bModel size(?=: [\d,]{1,20} total parameters)"
     rf"|\b(?:{'|'.join(_COUNTS)}))['\"]?(?: ?[:=] ?| )(?P<count>\d{{1,3}}(?:,\d{{3}})+|\d{{1,15}}(?:\.\d{{1,9}})?)"
     r" ?(?P<unit>[KMBGT](?![a-z])|[Mm]illion|[Bb]illion)?(?![\w.,'\u2019]?\d| \d| ?[*x])"
 )
-_SUMMARY = re.compile(r"(?:^|\s)(?P<count>\d{1,4}(?:\.\d)?) (?P<unit>[KMBT])\s+Total params$")  # Lightning's
+_SUMMARY = re.compile(  # Lightning's and ms-swift's
+    r"(?:^|\s)(?P<count>\d{1,7}(?:\.\d{1,4})?) ?(?P<unit>[KMBT])\s+(?:Total params$|Params \()"
+)
 _TRAINABLE = re.compile(r"(?<!of )\b[Tt]rainable param(?:eter)?s ?[:=] ?(\d{1,3}(?:,\d{3})+|\d{5,15})\b")
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _CONFIG_OPENS = re.compile(r"\b[A-Z]\w{1,40}Config \{$")  # a configuration of transformers, as JSON
@@ -82,16 +96,71 @@ def pairs_in(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     >>> list(pairs_in(["world_size: 8, seq_len = 2048", "max_steps=5*8", "- Max train steps: 9"]))
     [('world_size', '8'), ('seq_len', '2048'), ('max_train_steps', '9')]
     """
-    for line in islice(lines, _MOST_LINES):
+    for line in _of_training(lines):
         for text, name, *value in _PHRASES:
             if text in line:
                 yield name, value[0] if value else re.split(r"[^\w.+-]", line.partition(text)[2].lstrip(": "))[0]
-        for match in _PAIR.finditer(line[:_LONGEST_LINE]) if ":" in line or "=" in line else ():
+        for match in _PAIR.finditer(line) if ":" in line or "=" in line or " ..." in line else ():
             name = match["name"]
+            if match["dots"] and line[: match.start()].strip():  # of DeepSpeed, whose world_size counts replicas
+                continue
             last = name.rpartition(" ")[2]  # "Config param emb_dim: 4096" names emb_dim
             name = last if "_" in last else name.replace(" ", "_")
-            if name != "lr" or match[0][0] in "\"'" or line[: match.start()].rstrip()[-1:] in _LEADS:
+            if name != "lr" or match[0][0] in "\"'" or _leads_to(line[: match.start()].rstrip()):
                 yield name.lower(), match["quoted"] or match["plain"]
+
+
+def _leads_to(before: str) -> bool:
+    """Return True if `lr` behind this text of its line is an argument of the training, not of a part."""
+    return before[-1:] in ("", "|", "-") or "Namespace(" in before
+
+
+def _of_training(lines: Iterable[str]) -> list[str]:
+    """Return lines without comments and without sections of other work than training or of what is not enabled.
+
+    >>> list(pairs_in(["{'rollout': {'seq_len': 9}, 'lr': 1, 'fp8_cfg': {'enabled': False, 'fp8': 'e4m3'}}"]))
+    [('lr', '1')]
+    """
+    kept = [
+        "" if line.lstrip()[:1] == "#" or "LLM engine" in line else line[:_LONGEST_LINE].partition(" # ")[0]
+        for line in islice(lines, _MOST_LINES)
+    ]
+    for number, line in enumerate(kept):
+        if match := _YAML_SECTION.match(line):
+            depth, end = _blanks(line), number + 1
+            while end < len(kept) and (not kept[end].strip() or _blanks(kept[end]) > depth):
+                end += 1
+            block = [one for one in kept[number + 1 : end] if one.strip()]
+            is_off = any(_YAML_OFF.match(one) and _blanks(one) == _blanks(block[0]) for one in block)
+            if is_off or _OTHER_WORK.fullmatch(match["name"]):
+                kept[number + 1 : end] = [""] * (end - number - 1)
+    text = "\n".join(kept)
+    spans: list[tuple[int, int]] = []
+    sections: list[tuple[int, str, bool]] = []  # where each open one starts, its bracket, and whether it is left out
+    for match in _SECTION.finditer(text):
+        bracket = match[0][-1]
+        if match["name"] or match["opens"]:
+            is_left_out = _OTHER_WORK.fullmatch(match["name"] or "") is not None
+            sections.append((match.start(), {"{": "}", "(": ")"}.get(bracket, "]"), is_left_out))
+        elif match["off"] and sections:
+            sections[-1] = (*sections[-1][:2], True)
+        elif match["closes"]:
+            depth = next((one for one in range(1, min(len(sections), 9) + 1) if sections[-one][1] == bracket), 0)
+            if depth:  # else a bracket of a sentence
+                start, _, is_left_out = sections[-depth]
+                del sections[-depth:]
+                while is_left_out and spans and spans[-1][0] > start:
+                    spans.pop()
+                spans += [(start, match.end())] * is_left_out
+    starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
+    left_out = ["\n" * text.count("\n", *span) for span in spans]
+    return "".join(
+        text[start:end] + lost for start, end, lost in zip(starts, ends, [*left_out, ""], strict=True)
+    ).split("\n")
+
+
+def _blanks(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -104,13 +173,15 @@ def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """
     found: dict[str, set[Any]] = {}
     for name, text in pairs:
-        if match := _OPTIMIZER.search(text) or (_OPTIMIZER_NAME.fullmatch(text) if name in ("name", "type") else None):
+        if match := _OPTIMIZER.search(text) or (
+            _OPTIMIZER_NAME.fullmatch(text) if name in ("name", "_name", "type") else None
+        ):
             found.setdefault("optimizer", set()).add(match[1].lower())
         elif name in _CONFIG and (value := _value(*_CONFIG[name], text)) is not None:
             found.setdefault(_CONFIG[name][0], set()).add(value)
     if "fp8" in found.get("precision", ()):
         found["precision"] = {"fp8"}
-    return {field: next(iter(values)) for field, values in found.items() if len(values) == 1}
+    return {field: next(iter(values)) for field, values in found.items() if len(values) == 1 and "" not in values}
 
 
 def _value(field: str, words: Mapping[str, Any] | None, text: str) -> Any:

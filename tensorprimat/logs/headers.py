@@ -17,7 +17,7 @@ from itertools import groupby, islice, takewhile
 from typing import Any
 
 from tensorprimat.core.errors import InputError
-from tensorprimat.core.settings import BY_NAME, MODEL_PARALLEL
+from tensorprimat.core.settings import BY_NAME
 from tensorprimat.core.steps import Steps
 from tensorprimat.facts import devices as vendors
 from tensorprimat.logs import arguments
@@ -70,11 +70,9 @@ _OF_A_RUN = re.compile(
     re.IGNORECASE,
 )
 
-_GENERATE = ("verl", "nemo_rl", "slime")
-"""Frameworks whose arguments state the parallel sizes of the generation of answers, too."""
 _VERSION = re.compile(
     r"(?P<built>\b(?:compiled|built|wheel|requires?|needs)\b[^\n]{0,60}?)?"
-    r"\b(?:PyTorch|torch)(?: version)?(?:[:= ]+| \.{2,} )v?(?P<version>\d+\.\d+[\w.+]*)"
+    r"\b(?:Py[Tt]orch|[Tt]orch)(?: version)?(?:[:= ]+| \.{2,} )v?(?P<version>\d+\.\d+(?:[\w.+]*\w)?)"
 )
 """A version of PyTorch, and words before it by which it is not that of the installed one, as ds_report prints both."""
 _RELEASE = re.compile(r"\+(?:rocm(?P<rocm>\d{1,2}\.\d{1,2})|cu(?P<major>\d{2})(?P<minor>\d)\b)")
@@ -160,12 +158,11 @@ def with_header(log: Log, reading: Reading, *, whole_sequences: bool, in_lines: 
     their names say; frameworks pad, pack or count tokens, and their readers know.
     """
     lines, config = lines_before_rows(log, reading.steps), reading.training_config
-    generates = config.get("framework") in _GENERATE
     stated, beside = _outside_programs(lines), {} if in_lines else texts_beside(log)
     pairs = [*arguments.pairs_in(stated), *beside.items()]
     for name, value in arguments.settings_of(pairs).items():
         is_plain = whole_sequences or isinstance(value, str) or BY_NAME[name].weight != "work"
-        if config.get(name) is None and is_plain and not (generates and name in MODEL_PARALLEL):
+        if config.get(name) is None and is_plain:
             config[name] = value
     _describe(reading, stated, pairs)
     for line in (*lines, *beside.values()) if "device_name" not in reading.gpu_info else ():

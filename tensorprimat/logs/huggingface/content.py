@@ -42,7 +42,7 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"\bBatch size per device = {fields.WHOLE}"), "micro_batch_size"),  # Unsloth's banner
     (re.compile(rf"\bGradient accumulation steps = {fields.WHOLE}"), "gradient_accumulation_steps"),
     (re.compile(rf"\bTotal batch size (?:\([\d x]{{1,40}}\) )?= {fields.WHOLE}"), "global_batch_size"),
-    (re.compile(rf"\bData Parallel GPUs = {fields.WHOLE}"), "num_gpus"),
+    (re.compile(rf"\b(?:Data Parallel|finetuning \| Num) GPUs = {fields.WHOLE}"), "num_gpus"),
     (re.compile(rf"\bmicro_batch_size['\"]?(?:=|: ){fields.SETTING}"), "micro_batch_size"),  # axolotl's
     (re.compile(rf"\bper_device_train_batch_size['\"]?(?:=|: ){fields.SETTING}"), "micro_batch_size"),
     (re.compile(rf"\bgradient_accumulation_steps['\"]?(?:=|: ){fields.SETTING}"), "gradient_accumulation_steps"),
@@ -73,7 +73,7 @@ _TRAINED_BY_PROCESS = re.compile(rf"\bNumber of trainable parameters = {fields.W
 _LOGGING_STEPS = re.compile(rf"\blogging_steps['\"]?(?:=|: ){fields.SETTING}")
 _NOTABLE = re.compile(
     r"[Bb]atch size|logging_steps|micro_batch_size|Data Parallel|_train_batch_size|accumulation_steps|world_size"
-    r"|Accumulation steps|optimization steps|global step"
+    r"|Num GPUs|Accumulation steps|optimization steps|global step"
     r"|print\]|NVIDIA|AMD|\bMI\d{3}|[Tt]rainable param"
 )
 _TABLE_ROW = re.compile(r"^\s{0,9}(?P<name>epoch|train_\w{1,60}) {1,80}= {1,40}(?P<value>\d[^\n]{0,40}?)\s*$")
