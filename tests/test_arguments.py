@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from each import in_each
-from keyvalue_rows import composer, nanotron
+from keyvalue_rows import composer, log, nanotron
 
 from tensorprimat import logs
 from tensorprimat.models import presets
@@ -197,6 +197,132 @@ def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(
 )
 def test_an_argument_by_name_states_a_setting(read_text: Any, text: str, field: str, value: Any) -> None:
     assert getattr(read_text(f"{text}\n{rows(ROW)}").training_config, field) == value
+
+
+VERL = """(TaskRunner pid=4711) {'actor_rollout_ref': {'actor': {'optim': {'lr': 1e-06, 'optimizer': 'AdamW'},
+(TaskRunner pid=4711)                                  'megatron': {'tensor_model_parallel_size': 2},
+(TaskRunner pid=4711)                                  'ppo_micro_batch_size_per_gpu': 4,
+(TaskRunner pid=4711)                                  'use_dynamic_bsz': False},
+(TaskRunner pid=4711)                        'model': {'enable_gradient_checkpointing': True},
+(TaskRunner pid=4711)                        'rollout': {'engine_kwargs': {'vllm': {'seed': 0}},
+(TaskRunner pid=4711)                                    'nnodes': 0,
+(TaskRunner pid=4711)                                    'tensor_model_parallel_size': 4}},
+(TaskRunner pid=4711)  'critic': {'optim': {'lr': 1e-05}, 'ppo_micro_batch_size_per_gpu': 8},
+(TaskRunner pid=4711)  'trainer': {'nnodes': 2}}
+"""
+NEMO_RL = """Final config:
+{'cluster': {'gpus_per_node': 8, 'num_nodes': 1},
+ 'policy': {'dtensor_cfg': {'activation_checkpointing': True,
+                            'enabled': True,
+                            'tensor_parallel_size': 2},
+            'generation': {'vllm_cfg': {'precision': 'float16', 'tensor_parallel_size': 4}},
+            'megatron_cfg': {'enabled': False, 'optimizer': {'lr': 1e-5}, 'tensor_model_parallel_size': 8},
+            'optimizer': {'kwargs': {'lr': 5e-06}, 'name': 'torch.optim.AdamW'},
+            'precision': 'bfloat16'}}
+"""
+SLIME = """  bf16 ............................................ True
+  lr .............................................. 1e-06
+  micro_batch_size ................................ 1
+  recompute_granularity ........................... full
+  seq_length ...................................... 4096
+  sglang_tp_size .................................. 4
+  tensor_model_parallel_size ...................... 2
+  use_dynamic_batch_size .......................... True
+"""
+PADDLE = """[2026-01-05 08:00:01,006] [   DEBUG] - bf16                          :True
+[2026-01-05 08:00:01,006] [   DEBUG] - learning_rate                 :3e-05
+[2026-01-05 08:00:01,006] [   DEBUG] - per_device_eval_batch_size    :8
+[2026-01-05 08:00:01,006] [   DEBUG] - recompute                     :False
+[2026-01-05 08:00:01,006] [   DEBUG] - recompute_granularity         :full
+[2026-01-05 08:00:01,006] [   DEBUG] - sharding                      :stage1
+[2026-01-05 08:00:01,006] [   DEBUG] - tensor_parallel_degree        :4
+"""
+INTERNEVO = "".join(
+    f"2026-01-05T08:00:02.225+08:00 INFO [launch.py, line 205] - pid=6794 : {text}\n"
+    for text in (
+        "seq_len: 4096", "micro_num: 4", "micro_bsz: 2", "valid_micro_num: 9",
+        "Model: {'checkpoint': True, 'hidden_size': 4096, 'dtype': 'torch.bfloat16', 'use_flash_attn': True}",
+        "Distributed environment is initialized, data parallel size: 4, pipeline parallel size: 1, "
+        "tensor parallel size: 2",
+    )
+)  # fmt: skip
+FAIRSEQ = """2026-01-05 08:00:01 | INFO | fairseq_cli.train | {'common': {'fp16': True, 'seed': 1}, 'optimization': \
+{'max_update': 50000, 'update_freq': [16]}, 'model': {'decoder_embed_dim': 768, 'decoder_ffn_embed_dim': 3072, \
+'decoder_layers': 12, 'decoder_attention_heads': 12, 'checkpoint_activations': False}, 'optimizer': {'_name': 'adam'}}
+2026-01-05 08:00:02 | INFO | fairseq.tasks.language_modeling | dictionary: 49992 types
+2026-01-05 08:00:02 | INFO | fairseq_cli.train | num. shared model params: 123,449,856 (num. trained: 123,449,856)
+"""
+MINDFORMERS = """ - INFO - {'model': {'model_config': {'batch_size': 1, 'seq_length': 4096}}, 'optimizer': {'type': \
+'AdamW'}, 'recompute_config': {'recompute': True}, 'runner_config': {'epochs': 2, 'batch_size': 2}}
+"""
+NEURONX = "Namespace(batch_size=1, max_steps=100, lr=0.00015, grad_accum_usteps=32, tensor_parallel_size=8, \
+pipeline_parallel_size=1, seq_len=8192, selective_checkpoint_enabled=True, use_zero_1=True)\n"
+T5X = """gin_utils.py:87] train/utils.DatasetConfig.batch_size = 32
+gin_utils.py:87] train_eval/utils.DatasetConfig.batch_size = 64
+gin_utils.py:87] network.T5Config.dtype = 'bfloat16'
+"""
+COLOSSALAI = "Namespace(lr=0.0003, tp=4, pp=2, max_length=4096, mixed_precision='bf16', grad_checkpoint=True)\n"
+
+
+@in_each(
+    ("name", "dump", "stated"),
+    [
+        ("verl", VERL, {"learning_rate": 1e-6, "tensor_model_parallel_size": 2, "micro_batch_size": 4, "num_nodes": 2,
+                        "recompute": "full", "optimizer": "adamw", "seed": None}),
+        ("verl", VERL.replace("dynamic_bsz': False", "dynamic_bsz': True"), {"micro_batch_size": None}),
+        ("nemo_rl", NEMO_RL, {"learning_rate": 5e-6, "tensor_model_parallel_size": 2, "precision": "bf16",
+                              "recompute": "full", "optimizer": "adamw"}),
+        ("slime", SLIME, {"learning_rate": 1e-6, "tensor_model_parallel_size": 2, "precision": "bf16",
+                          "recompute": "full", "micro_batch_size": None, "sequence_length": None}),
+        ("paddle", PADDLE, {"learning_rate": 3e-5, "tensor_model_parallel_size": 4, "precision": "bf16",
+                            "strategy": "zero-1", "recompute": "none", "micro_batch_size": None}),
+        ("internevo", INTERNEVO, {"global_batch_size": 32, "micro_batch_size": 2, "gradient_accumulation_steps": 4,
+                                  "sequence_length": 4096, "precision": "bf16", "recompute": "full"}),
+        ("fairseq", FAIRSEQ, {"max_steps": 50000, "gradient_accumulation_steps": 16, "optimizer": "adam",
+                              "precision": "fp16", "recompute": "none"}),
+        ("mindformers", MINDFORMERS, {"micro_batch_size": 2, "sequence_length": 4096, "recompute": "full"}),
+        ("neuronx", NEURONX, {"micro_batch_size": 1, "gradient_accumulation_steps": 32, "strategy": "zero-1",
+                              "tensor_model_parallel_size": 8, "learning_rate": 0.00015, "recompute": "selective"}),
+        ("t5x", T5X, {"global_batch_size": 32, "precision": "bf16"}),
+        ("colossalai", COLOSSALAI, {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 2,
+                                    "learning_rate": 0.0003, "recompute": "full"}),
+    ],
+)  # fmt: skip
+def test_what_a_framework_prints_about_its_own_training_is_read(
+    read_text: Any, name: str, dump: str, stated: dict[str, Any]
+) -> None:
+    config = read_text(log(name, before=dump)).training_config
+    assert {field: getattr(config, field) for field in stated} == stated
+
+
+def test_a_language_model_of_fairseq_states_its_shape(read_text: Any) -> None:
+    shape = read_text(log("fairseq", before=FAIRSEQ)).model.shape
+    assert (shape.num_layers, shape.ffn_hidden_size, shape.vocab_size, shape.tied_embeddings) == (12, 3072, 49992, True)
+    assert read_text(log("fairseq", before=FAIRSEQ.replace("123,449,856", "162,643,968"))).model.shape is None
+
+
+@in_each(
+    "text",
+    [
+        "{'eval': {'seed': 7}, 'teacher': {'seed': 7}, 'ref_model': {'seed': 7, 'a': [1, (2)]}}",
+        "rollout:\n  n: 4\n  vllm:\n    a: 1\n\n  seed: 7",
+        "fp8_cfg:\n  seed: 7\n  enabled: false\n  b: 1",
+        "cfg={'a': {'seed': 7}, 'note': 'a ) b }', 'enabled': False}",
+        "Initializing a V1 LLM engine (v0.8.5) with config: model='x', seed=7",
+        "server_args=ServerArgs(model_path='x', seed=7, more=More(a=(1, 2)))",
+        '"vision_config": {\n  "seed": 7\n}',
+        "note :( don't {'rollout': {'s': '}{', 'seed': 7}}",
+        "{'rollout': {'seed': 7,",
+        "#seed: 7\n  # seed: 7\nlr: 1 # seed: 7",
+        "seed: 7\nseed: 8",
+        "actor_rollout_ref.rollout.seed=7",
+        "[INFO] [config.py:1003:print]   seed .......... 7",
+    ],
+)
+def test_what_is_of_other_work_or_is_not_enabled_states_nothing(read_text: Any, text: str) -> None:
+    assert read_text(f"{text}\n{rows(ROW)}").training_config.seed is None
+    expected = None if "seed: 8" in text else 5
+    assert read_text(f"seed: 5\n{text}\n{rows(ROW)}").training_config.seed == expected
 
 
 def test_a_number_of_parameters_is_wholly_a_number(read_text: Any) -> None:

@@ -66,6 +66,7 @@ _OTHER_WORK = re.compile(
     r"(?:_(?:cfg|config|args|kwargs|params|model|policy|worker|ds|dataset))?"
 )
 """Names of sections that state the settings of other work than the training of the model."""
+_LEFT_OUT = re.compile(rf"\b{_OTHER_WORK.pattern}['\"]?(?:: ?|=)[A-Za-z_.]{{0,60}}[{{(]|enabled?['\"]?[:=] ?[Ff]alse")
 _YAML_SECTION = re.compile(r" *(?P<name>[A-Za-z_]\w{0,40}):\s*$")
 _YAML_OFF = re.compile(r" *enabled?: [Ff]alse\s*$")
 _OPTIMIZER = re.compile(r"\b(?:torch|torchao|bitsandbytes)\.optim\.(\w{1,40})$")
@@ -106,13 +107,13 @@ def pairs_in(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
                 continue
             last = name.rpartition(" ")[2]  # "Config param emb_dim: 4096" names emb_dim
             name = last if "_" in last else name.replace(" ", "_")
-            if name != "lr" or match[0][0] in "\"'" or _leads_to(line[: match.start()].rstrip()):
+            if name != "lr" or match[0][0] in "\"'" or _leads_to(line, match.start()):
                 yield name.lower(), match["quoted"] or match["plain"]
 
 
-def _leads_to(before: str) -> bool:
-    """Return True if `lr` behind this text of its line is an argument of the training, not of a part."""
-    return before[-1:] in ("", "|", "-") or "Namespace(" in before
+def _leads_to(line: str, start: int) -> bool:
+    """Return True if `lr` at a place of its line is an argument of the training, not of a part in a sentence."""
+    return line[max(start - 9, 0) : start].rstrip()[-1:] in ("", "|", "-") or "Namespace(" in line[:200]
 
 
 def _of_training(lines: Iterable[str]) -> list[str]:
@@ -126,15 +127,32 @@ def _of_training(lines: Iterable[str]) -> list[str]:
         for line in islice(lines, _MOST_LINES)
     ]
     for number, line in enumerate(kept):
-        if match := _YAML_SECTION.match(line):
-            depth, end = _blanks(line), number + 1
-            while end < len(kept) and (not kept[end].strip() or _blanks(kept[end]) > depth):
-                end += 1
-            block = [one for one in kept[number + 1 : end] if one.strip()]
-            is_off = any(_YAML_OFF.match(one) and _blanks(one) == _blanks(block[0]) for one in block)
-            if is_off or _OTHER_WORK.fullmatch(match["name"]):
-                kept[number + 1 : end] = [""] * (end - number - 1)
+        match = _YAML_SECTION.match(line)
+        if match and _OTHER_WORK.fullmatch(match["name"]):
+            _drop_below(kept, number)
+        elif _YAML_OFF.match(line):
+            above = range(number - 1, max(number - _LONGEST_CONFIG, 0) - 1, -1)
+            parent = next((one for one in above if kept[one].strip() and _blanks(kept[one]) < _blanks(line)), None)
+            if parent is not None and _YAML_SECTION.match(kept[parent]):
+                _drop_below(kept, parent)
     text = "\n".join(kept)
+    return _without_sections(text).split("\n") if _LEFT_OUT.search(text) else kept
+
+
+def _drop_below(lines: list[str], section: int) -> None:
+    """Remove the text of the lines of a section of YAML."""
+    for number in range(section + 1, len(lines)):
+        if lines[number].strip() and _blanks(lines[number]) <= _blanks(lines[section]):
+            return
+        lines[number] = ""
+
+
+def _blanks(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _without_sections(text: str) -> str:
+    """Return a text without the dictionaries and records of other work or of what is not enabled; lines stay."""
     spans: list[tuple[int, int]] = []
     sections: list[tuple[int, str, bool]] = []  # where each open one starts, its bracket, and whether it is left out
     for match in _SECTION.finditer(text):
@@ -152,15 +170,11 @@ def _of_training(lines: Iterable[str]) -> list[str]:
                 while is_left_out and spans and spans[-1][0] > start:
                     spans.pop()
                 spans += [(start, match.end())] * is_left_out
+    if (cut_off := next((start for start, _, is_left_out in sections if is_left_out), None)) is not None:
+        spans = [*(one for one in spans if one[0] < cut_off), (cut_off, len(text))]
     starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
-    left_out = ["\n" * text.count("\n", *span) for span in spans]
-    return "".join(
-        text[start:end] + lost for start, end, lost in zip(starts, ends, [*left_out, ""], strict=True)
-    ).split("\n")
-
-
-def _blanks(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    lost = [*("\n" * text.count("\n", *span) for span in spans), ""]
+    return "".join(text[start:end] + more for start, end, more in zip(starts, ends, lost, strict=True))
 
 
 def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
