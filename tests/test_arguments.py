@@ -166,6 +166,8 @@ def test_the_gpus_of_fms_fsdp_follow_from_its_counter_and_its_rates(read_text: A
         (of_transformers() + "Total parameters: 1,100,048,384\n", False),
         ("Model name: meta-llama/Llama-3.1-8B\n", False),
         ("Model name: meta-llama/Llama-3.1-8B\nTotal parameters: 8,030,261,248\n", True),
+        ("model: meta-llama/Llama-3.1-8B\nLlamaForCausalLM: 8030.2612M Params (8030.2612M Trainable [100%])\n", True),
+        ("model: meta-llama/Llama-3.1-8B\nModel size: 8,030,261,248 total parameters\n", True),
     ],
 )
 def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(
@@ -193,6 +195,7 @@ def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(
         ("torch_dtype=x, mixed_precision='torch.bfloat16'", "precision", "bf16"),
         ("Using bfloat16 Automatic Mixed Precision (AMP)", "precision", "bf16"),
         ("args: num_gpus=8, seq_len=2048", "num_gpus", 8),
+        ("tuner_type='lora'", "peft", "lora"),
     ],
 )
 def test_an_argument_by_name_states_a_setting(read_text: Any, text: str, field: str, value: Any) -> None:
@@ -348,6 +351,7 @@ def test_the_program_that_a_log_contains_states_nothing(read_text: Any) -> None:
 def test_the_release_of_cuda_and_rocm_is_that_of_pytorch(read_text: Any) -> None:
     for version, release in (("2.9.0+cu129", "12.9"), ("2.8.0+rocm6.4", "6.4"), ("2.8.0+cpu", None), ("2.8.0", None)):
         assert read_text(f"PyTorch version: {version}\n{rows(ROW)}").gpu_info.software_version == release
+        assert read_text(f"Torch: {version}. CUDA: 8.0\n{rows(ROW)}").gpu_info.pytorch_version == version
 
 
 def test_an_argument_has_the_line_that_states_it(tmp_path: Path) -> None:

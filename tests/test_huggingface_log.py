@@ -513,6 +513,8 @@ def test_unsloths_banner_states_the_batch_and_the_gpus(read_text: Any) -> None:
     config = read_text(UNSLOTH + row() + "\n" + row(1.5) + "\n" + SUMMARY).training_config
     assert (config.micro_batch_size, config.gradient_accumulation_steps) == (2, 4)
     assert (config.global_batch_size, config.num_gpus) == (8, 1)
+    earlier = "Unsloth - 2x faster free finetuning | Num GPUs = 2\n" + row() + "\n" + row(1.5) + "\n" + SUMMARY
+    assert read_text(earlier).training_config.num_gpus == 2
 
 
 @in_each(

@@ -61,9 +61,9 @@ _SECTION = re.compile(
     r"""|(?P<off>['"]?\benabled?['"]?[:=] ?[Ff]alse\b)|'[^'\n]{0,200}'|"[^"\n]{0,200}\""""
 )
 _OTHER_WORK = re.compile(
-    r"(?:rollout|generation|inference|vllm|sglang|server|ref|reference|critic|reward|teacher|draft|vision|visual|audio"
+    r"(?:rollout|generation|generator|inference|vllm|sglang|server|ref|reference|critic|reward|teacher|draft|vision|visual|audio"
     r"|val|valid|validation|eval|evaluation|test|quantization)"
-    r"(?:_(?:cfg|config|args|kwargs|params|model|policy|worker|ds|dataset))?"
+    r"(?:_(?:cfg|config|args|kwargs|params|model|policy|worker|engine|ds|dataset))?"
 )
 """Names of sections that state the settings of other work than the training of the model."""
 _LEFT_OUT = re.compile(rf"\b{_OTHER_WORK.pattern}['\"]?(?:: ?|=)[A-Za-z_.]{{0,60}}[{{(]|enabled?['\"]?[:=] ?[Ff]alse")
@@ -182,6 +182,8 @@ def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
     >>> settings_of([("world_size", "8"), ("seed", "1"), ("seed", "2"), ("optimizer", "torch.optim.AdamW")])
     {'num_gpus': 8, 'optimizer': 'adamw'}
+    >>> settings_of([("use_dynamic_bsz", "True")])
+    {}
     >>> settings_of([("precision", "bf16-mixed"), ("fp8", "true")])  # the products; the rest of the model is in BF16
     {'precision': 'fp8'}
     """
