@@ -121,14 +121,37 @@ def test_no_name_is_in_a_bundle_unless_asked_for(bundle, folder, capsys):
         ("--init tcp://node7.x:29500/a", "--init tcp://redacted"), ("10.2.3.4:29500", "redacted:29500"),
         ("password: hunter2", "password: redacted"), ('"CUDA_X": "1"', None),
         ('"MY_VAR": "a b"', '"MY_VAR": "redacted"'),
-        ("bob@login-3:~$ ls", "user-1@host-1:~$ ls"), ("ran by bob on login-3.", "ran by user-1 on host-1."),
+        ("bob@login-3:~$ ls", "user-1@host-5:~$ ls"), ("ran by bob on login-3.", "ran by user-1 on host-5."),
+        ("--api-key a1b2 --x 1", "--api-key redacted --x 1"), ("x --password hunter2", "x --password redacted"),
+        ("Authorization: Bearer a.b", "Authorization: Bearer redacted"), ("my_token=ab12cd34", "my_token=redacted"),
+        ("wandb login 0123456789abcdef0123", "wandb login redacted"), ("key AKIAIOSFODNN7EXAMPLE", "key redacted"),
+        ("aws_secret_access_key = Ab/c", "aws_secret_access_key = redacted"), ("s3://team/x", "s3://redacted"),
+        ("pad_token=None, eos token: 128001, ms/token: 0.123456", None), ("12:30:15 std::abs 2026:01", None),
+        ("MASTER_ADDR=203.0.113.7", "MASTER_ADDR=redacted"), ("at fe80::1ff:23 now", "at redacted now"),
+        ("'/srv/top secret/x y.log'", "'/redacted/x y.log'"),
+        ('"/bin/python t.py --seq 8"', '"/redacted/python t.py --seq 8"'),
+        ("SLURM_NODELIST=gpu[08-10],log1", "SLURM_NODELIST=redacted,host-5"),
+        ("srun: error: gpu09: x", "srun: error: host-2: x"),
+        ("JOB 1 ON tux7 CANCELLED", "JOB 1 ON host-6 CANCELLED"), ("ssh ip-10-0-3-4", "ssh host-4"),
+        ("uid=1000(judy)", "uid=1000(user-2)"), ("user: oscar", "user: user-2"),
     ],
 )  # fmt: skip
 def test_names_are_replaced_and_figures_are_not(line, expected):
     names = Redactor()
-    names.learn("bob@login-3:~$ ls")
+    for named in ("bob@login-3:~$ ls", "SLURM_JOB_NODELIST=gpu[08-10]", "srun: error: ip-10-0-3-4: x", line):
+        names.learn(named)
     found, count = names.settled().apply(line)
     assert (found, bool(count)) == (expected or line, expected is not None)
+
+
+def test_names_of_files_that_would_become_one_or_could_not_be_unpacked_change(folder, bundle, capsys):
+    for place in ("10.0.0.1", "10.0.0.2", "10.0.0.1/12:00"):
+        shutil.copytree(folder / "history", folder / place / "history")
+    assert main(["bundle", str(folder), "-o", str(bundle)]) == 0
+    capsys.readouterr()
+    assert verified(bundle, capsys)[:2] == (0, set())
+    folders = {name.rpartition("/history/")[0] for name in members(bundle) if "history" in name}
+    assert folders == {"results", "results/redacted", "results/2-redacted", "results/redacted/12_00"}
 
 
 def test_any_altered_byte_is_found(bundle, capsys):

@@ -44,6 +44,8 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Runtim
 NAMESPACE = "tprimat-bundle"
 """Purpose of a signature by ssh-keygen, which refuses it for another one."""
 SIGNATURES = (".sig", ".minisig")
+UNSAFE = r"[\\:\0]"
+"""Characters that a name in a bundle must not have: some systems take them for parts of a path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +206,7 @@ def _checked(path: Path, infos: list[zipfile.ZipInfo], *, damaged: bool) -> dict
         parts, kind = PurePosixPath(info.filename).parts, stat.S_IFMT(info.external_attr >> 16)
         largest = LARGEST_MANIFEST_BYTES if info.filename == MANIFEST else _MOST_UNPACKED_BYTES
         why = None
-        if not parts or parts[0] == "/" or ".." in parts or re.search(r"[\\:\0]|//|^\./|/\.?$", info.filename):
+        if not parts or parts[0] == "/" or ".." in parts or re.search(rf"{UNSAFE}|//|^\./|/\.?$", info.filename):
             why = "a path outside of the folder, or none of a file"
         elif kind not in (0, stat.S_IFREG):
             why = "a link, a device or a folder, not a file"

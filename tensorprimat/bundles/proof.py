@@ -6,11 +6,13 @@ import getpass
 import gzip
 import os
 import platform as host_platform
+import re
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
@@ -69,7 +71,8 @@ def pack(folder: Path, path: Path, *, logs: Sequence[Path] = (), keep_names: boo
                 left_out[name] = f"{why}; --keep-names packs it"
                 del members[name]
     replaced: dict[str, int] = {}
-    writers = {_plain(name, names): partial(_write_member, file, names, replaced) for name, file in members.items()}
+    plain = _plain_names(members, names)
+    writers = {plain[name]: partial(_write_member, file, names, replaced) for name, file in members.items()}
     commands = {result.provenance.command for result in results.values() if result.provenance.command}
     facts: dict[str, Any] = {
         "kind": "bundle",
@@ -88,6 +91,20 @@ def pack(folder: Path, path: Path, *, logs: Sequence[Path] = (), keep_names: boo
     return Packed(
         manifest_sha256=sha256, files=len(writers), replaced=sum(replaced.values()), left_out=facts["left_out"]
     )
+
+
+def _plain_names(members: Iterable[str], names: Redactor | None) -> dict[str, str]:
+    """Return each name, and each folder of one, as it stands in the bundle; no two become one."""
+    plain = {"": ""}
+    for member in members:
+        parts = member.split("/")
+        for depth, part in enumerate(parts):
+            if (own := "/".join(parts[: depth + 1])) not in plain:
+                bare = re.sub(archive.UNSAFE, "_", _plain(part, names))
+                above = plain["/".join(parts[:depth])]
+                tried = (f"{above}/{number}{bare}".lstrip("/") for number in chain([""], map("{}-".format, count(2))))
+                plain[own] = next(one for one in tried if one not in plain.values())
+    return plain
 
 
 def _plain(text: str, names: Redactor | None) -> str:
