@@ -74,7 +74,9 @@ def test_json_junit_and_markdown_state_both_speeds_and_the_decision(repository, 
     assert check["low"] < check["change"] < check["high"] < -0.03
     suite = ElementTree.parse("gate.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
-    assert "slowdown of more than 3 %" in suite[0][0].get("message")
+    message = suite[0][0].get("message")
+    assert "slowdown of more than 3 %" in message
+    assert all(f"{check[side]:,.0f}" in message for side in ("baseline", "candidate"))
     columns = "| model | check | outcome | baseline | candidate | change |"
     assert columns in Path("gate.md").read_text()
 
@@ -254,6 +256,9 @@ def test_an_error_of_the_action_is_in_the_summary(repository, tmp_path):
     assert runner.run("Gate").stdout.startswith("::error title=TensorPrimat::Benchmark gate: error")
     assert (runner.outputs["status"], "ended with exit code 3" in runner.summary) == ("error", True)
     assert runner.run("Outcome").returncode == 1
+    runner.inputs |= {"arguments": "--assume-run-cv\n*", "run": 'echo "a b"\nexit 3'}
+    runner.run("Gate")
+    assert "--assume-run-cv *" in runner.summary
 
 
 def test_the_shell_steps_of_the_action_pass_shellcheck():

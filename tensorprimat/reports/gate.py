@@ -18,17 +18,17 @@ from tensorprimat.reports.tables import TableCell, figure_cell, table_of, text_c
 from tensorprimat.system.safe_text import one_line
 
 HEADLINES = {"pass": "Benchmark gate passed", "fail": "Benchmark gate failed", "undecided": "Benchmark gate undecided"}
+_FORMS: dict[str, Form] = {"throughput": rate, "memory": gigabytes, "loss": rate}
 
 
 def render_gate(report: GateReport, *, confidence: float) -> str:
     """Return the comment: headline, one row per check, notes."""
-    forms: dict[str, Form] = {"throughput": rate, "memory": gigabytes, "loss": rate}
     columns: dict[str, Callable[[Check], TableCell]] = {
         "model": lambda check: text_cell(check.model),
         "check": lambda check: text_cell(check.what),
         "outcome": lambda check: text_cell(check.status),
-        "baseline": lambda check: figure_cell(check.baseline, forms[check.kind]),
-        "candidate": lambda check: figure_cell(check.candidate, forms[check.kind]),
+        "baseline": lambda check: figure_cell(check.baseline, _FORMS[check.kind]),
+        "candidate": lambda check: figure_cell(check.candidate, _FORMS[check.kind]),
         "change": lambda check: TableCell(text=change(check.change, 2), value=check.change),
         "interval": lambda check: TableCell(text=_interval(check)),
         "limit": lambda check: TableCell(text=change(check.limit, 2), value=check.limit),
@@ -57,7 +57,7 @@ def gate_as_json(report: GateReport, *, confidence: float) -> str:
 
 
 def gate_as_junit(report: GateReport) -> str:
-    """Return the outcome as JUnit's XML: a failed check is a failure, an undecided one is skipped."""
+    """Return the outcome as JUnit's XML, with both figures: a failed check is a failure, an undecided one skipped."""
     counts = Counter(check.status for check in report.checks)
     suite = ElementTree.Element(
         "testsuite", name="tprimat gate", tests=str(len(report.checks)), failures=str(counts["fail"]),
@@ -65,9 +65,12 @@ def gate_as_junit(report: GateReport) -> str:
     )  # fmt: skip
     for check in report.checks:
         case = ElementTree.SubElement(suite, "testcase", classname=one_line(check.model), name=one_line(check.what))
-        if check.status != "pass":
-            element = "failure" if check.status == "fail" else "skipped"
-            ElementTree.SubElement(case, element, message=one_line(f"{change(check.change, 2)}: {check.sentence}"))
+        sides = [figure_cell(value, _FORMS[check.kind]).text for value in (check.baseline, check.candidate)]
+        says = one_line(f"{' → '.join(sides)}, {change(check.change, 2)}: {check.sentence}")
+        if check.status == "pass":
+            ElementTree.SubElement(case, "system-out").text = says
+        else:
+            ElementTree.SubElement(case, "failure" if check.status == "fail" else "skipped", message=says)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
