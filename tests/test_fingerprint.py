@@ -34,9 +34,12 @@ def test_equal_tokens_have_one_fingerprint_whatever_file_holds_them(tmp_path: Pa
     tokens = np.concatenate(DOCUMENTS)
     np.save(tmp_path / "flat.npy", tokens)
     tokens.astype("<u2").tofile(tmp_path / "nanogpt.bin")
+    for name, first, dtype in (("gpt2", 20240520, "<u2"), ("llama3", 20240801, "<u4")):
+        header = np.array([first, 1, len(tokens)] + [0] * 253, "<i4").tobytes()
+        (tmp_path / f"{name}.bin").write_bytes(header + tokens.astype(dtype).tobytes())
     rows = "".join(json.dumps({"input_ids": one.tolist()}) + "\n" for one in DOCUMENTS)
     (tmp_path / "rows.jsonl").write_text(rows)
-    names = ("nvidia", "nvidia.bin", "amd.idx", "flat.npy", "nanogpt.bin", "rows.jsonl")
+    names = ("nvidia", "nvidia.bin", "amd.idx", "flat.npy", "nanogpt.bin", "rows.jsonl", "gpt2.bin", "llama3.bin")
     found = {fingerprint(tmp_path / name) for name in names}
     assert len(found) == 1
     assert FINGERPRINT.fullmatch(found.pop())
@@ -45,15 +48,19 @@ def test_equal_tokens_have_one_fingerprint_whatever_file_holds_them(tmp_path: Pa
     assert fingerprint(tmp_path / "other.npy") != fingerprint(tmp_path / "flat.npy")
 
 
-def test_a_file_without_tokens_or_shorter_than_its_index_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_tokens_or_shorter_than_its_index_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     indexed(tmp_path / "cut", 8, "<u2")
     (tmp_path / "cut.bin").write_bytes((tmp_path / "cut.bin").read_bytes()[:500])
     (tmp_path / "text.txt").write_text("once upon a time")
     np.save(tmp_path / "weights.npy", np.ones(3))
     (tmp_path / "rows.jsonl").write_text('{"text": "once"}\n')
-    for name in ("cut", "text.txt", "weights.npy", "rows.jsonl", "missing"):
+    (tmp_path / "rates.jsonl").write_text('{"tokens": [1.5]}\n')
+    monkeypatch.chdir(tmp_path)
+    for name in ("cut", "text.txt", "weights.npy", "rows.jsonl", "rates.jsonl", "missing", "."):
         with pytest.raises(InputError):
-            fingerprint(tmp_path / name)
+            fingerprint(Path(name))
 
 
 def test_a_result_carries_the_fingerprint_and_a_comparison_names_other_data(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Fingerprint of tokenised training data: equal on two machines where both would train on the same first tokens.
 
 The first FIRST_TOKENS tokens are hashed as 64-bit numbers, whatever file holds them: Megatron's .idx and .bin
-(megatron/core/datasets/indexed_dataset.py), a .bin of 16-bit tokens as nanoGPT writes it, a .npy, or JSON lines with
-`input_ids`, `tokens` or `text_ids`.
+(megatron/core/datasets/indexed_dataset.py), a .bin of 16-bit tokens as nanoGPT writes it, a shard of llm.c, a .npy, or
+JSON lines with `input_ids`, `tokens` or `text_ids`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ FINGERPRINT = re.compile(r"sha256:[0-9a-f]{16}")
 _MAGIC = b"MMIDIDX\x00\x00"
 _DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Code of a type of tokens in an index → the type; 6 and 7 are floating point."""
-_HEADER_OF_SHARD, _HEADER_BYTES = 20240520, 1024  # first number of a shard of modded-nanogpt, and its header
+_HEADERS, _HEADER_BYTES = {20240520: "<u2", 20240801: "<u4"}, 1024
+"""First number of a shard of llm.c and modded-nanogpt → type of its tokens; and the size of its header."""
 _KEYS = ("input_ids", "tokens", "text_ids")
 _REMEDY = "name Megatron's .idx, a .bin of 16-bit tokens, a .npy of tokens, or JSON lines with input_ids"
 
@@ -37,7 +38,8 @@ def fingerprint(path: Path) -> str:
 
     path: the file, or Megatron's prefix of both files. Raises InputError where there are no tokens.
     """
-    index = next((one for one in (path, path.with_suffix(".idx"), Path(f"{path}.idx")) if _is_index(one)), None)
+    places = (path, path.with_suffix(".idx"), Path(f"{path}.idx")) if path.name else ()
+    index = next((one for one in places if _is_index(one)), None)
     try:
         found = _of_index(index) if index else _of_file(path)
         tokens = np.fromiter(islice(found, FIRST_TOKENS), dtype="<i8")
@@ -88,9 +90,11 @@ def _of_file(path: Path) -> Iterator[int]:
         yield from numbers.reshape(-1)[:FIRST_TOKENS].tolist()
     elif path.suffix == ".bin":
         with regular.open_regular(path) as file:
-            content = file.read(_HEADER_BYTES + 2 * FIRST_TOKENS)
-        skipped = _HEADER_BYTES if content[:4] == np.int32(_HEADER_OF_SHARD).tobytes() else 0
-        yield from np.frombuffer(content[skipped:][: 2 * FIRST_TOKENS], "<u2").tolist()
+            content = file.read(_HEADER_BYTES + 4 * FIRST_TOKENS)
+        shard = _HEADERS.get(int.from_bytes(content[:4], "little"))
+        kind = np.dtype(shard or "<u2")
+        content = content[_HEADER_BYTES if shard else 0 :][: kind.itemsize * FIRST_TOKENS]
+        yield from np.frombuffer(content, kind).tolist()
     elif path.suffix in (".jsonl", ".json"):
         with regular.open_regular(path) as file:
             for line in file:
@@ -102,6 +106,6 @@ def _of_file(path: Path) -> Iterator[int]:
 
 def _of_row(row: Any) -> list[int]:
     tokens = next((row[key] for key in _KEYS if key in row), None) if isinstance(row, dict) else None
-    if not isinstance(tokens, list):
-        raise ValueError(f"a line has none of {', '.join(_KEYS)}")
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise ValueError(f"a line has no whole numbers as {', '.join(_KEYS)}")
     return tokens
