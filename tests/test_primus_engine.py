@@ -325,12 +325,14 @@ def test_train_iters_is_the_number_of_iterations(clone, place):
 
 def test_one_config_env_sets_the_work_of_the_scripts_of_both_vendors(tmp_path, clone, place):
     settings = tmp_path / "config.env"
-    settings.write_text('export SL="1024"  # tokens\nMBS=1\nDP=2\nGA=4\nSEED=7\nLR=3.0e-4\nTRAIN_ITERS=12\n# PP=9\n')
+    text = 'export SL="1024"  # tokens\r\nMBS = 1\nDP=2\nGA=4\nSEED=7\nLR=$(touch ran)\nlr=1\n# PP=9\nTRAIN_ITERS=12'
+    settings.write_text(text, newline="")
     for wanted in ("run_primus_llama.sh", "run_benchmark.sh"):
         own = ["llama", "--engine", "torch"] if wanted == "run_benchmark.sh" else []
         done = script(clone, place, wanted, *own, "--seed", "8", "--dry-run", CONFIG_ENV=str(settings))
         assert done.returncode == 0, done.stderr
-        assert "not used: LR" in done.stderr
+        assert "not used: LR lr" in done.stderr
+        assert not Path("ran").exists()
         plan = " ".join(done.stdout.split())
         assert "8 sequences of 1,024 tokens: micro batch 1" in plan
         assert "1 warm-up + 11 measured" in plan or "llama: 12 iterations" in plan

@@ -23,7 +23,7 @@ settings_of() {
     echo "CONFIG_ENV=$file: no such file" >&2
     return 2
   fi
-  while read -r name value; do
+  while read -r name value || [[ -n $name ]]; do  # the last line may have no end
     flag=""
     case $name in
       MBS | MICRO_BATCH_SIZE) mbs=$value flag=micro-batch-size ;;
@@ -39,7 +39,7 @@ settings_of() {
       *) unused+=("$name") ;;
     esac
     [[ -z $flag ]] || settings+=("--${flag//_/-}" "$value")
-  done < <(sed -nE 's/^[[:space:]]*(export[[:space:]]+)?([A-Z_0-9]+)=["'\'']?([^#"'\'']*[^#"'\''[:space:]]).*$/\2 \3/p' "$file")
+  done < <(sed -nE 's/^[[:space:]]*(export[[:space:]]+)?([A-Za-z_0-9]+)[[:space:]]*=[[:space:]]*["'\'']?([^#"'\'']*[^#"'\''[:space:]]).*$/\2 \3/p' "$file")
   if [[ -z $gbs && $mbs =~ ^[0-9]{1,6}$ && $dp =~ ^[0-9]{1,6}$ && $ga =~ ^[0-9]{1,6}$ ]]; then
     settings+=(--global-batch-size "$((10#$mbs * 10#$dp * 10#$ga))")
   fi
