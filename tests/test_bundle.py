@@ -218,6 +218,16 @@ def test_a_bundle_of_a_newer_version_is_refused_in_one_line(bundle, capsys):
     assert "update TensorPrimat" in error
 
 
+def test_a_manifest_of_other_types_is_damage(bundle, capsys):
+    content = members(bundle)
+    forged(bundle, dict(content), left_out=["x"])
+    assert verified(bundle, capsys)[:2] == (1, {""})
+    manifest = json.loads(content["manifest.json"])
+    manifest["files"][0]["bytes"] = "x"
+    repacked(bundle, {**content, "manifest.json": json.dumps(manifest).encode()})
+    assert verified(bundle, capsys)[0] == 1
+
+
 def sealed(path, infos):
     """Write a ZIP of these members that ends with right hashes, as an attacker could."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:

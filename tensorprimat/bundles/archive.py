@@ -213,7 +213,7 @@ def _checked(path: Path, infos: list[zipfile.ZipInfo], *, damaged: bool) -> dict
         elif info.filename in found:
             why = "stored twice"
         elif info.file_size > min(largest, max(_SMALL_BYTES, MOST_PACKED * info.compress_size)):
-            why = "unpacks to more than a file of its packed size can hold"
+            why = "more bytes than a file of its packed size unpacks to"
         if why and damaged:
             raise ValueError(f"{info.filename}: {why}")
         if why:
@@ -235,10 +235,13 @@ def _manifest(path: Path, text: bytes, wrong: list[tuple[str, VerifyState, str]]
             f"reads format {FORMAT_VERSION}", path=path, remedy="update TensorPrimat",
         )  # fmt: skip
     files = document.get("files")
+    kinds = {"name": str, "sha256": str, "bytes": int}
     if not isinstance(files, list) or not all(
-        isinstance(one, dict) and {"name", "sha256", "bytes"} <= one.keys() for one in files
+        isinstance(one, dict) and all(type(one.get(key)) is kind for key, kind in kinds.items()) for one in files
     ):
         raise ValueError(f"{MANIFEST} lists no files")
+    if not isinstance(document.get("left_out", {}), dict):
+        raise ValueError(f"{MANIFEST} does not state what was left out")
     return document
 
 
