@@ -59,6 +59,7 @@ _OTHER = re.compile(
 
 
 _DIGITS = str.maketrans("123456789", "0" * 9)
+_NO_THOUSANDS = re.compile(r"\b0(?=,\d)")  # a zero before a comma: 0,512 is no number, 1,512 is one
 MOST_SHAPES = 1000  # lines that differ in more than digits; a log has a few, as its numbers grow
 
 
@@ -96,8 +97,9 @@ class SameShapes(Generic[Parts]):
 
     def places(self, text: str) -> Parts | None:
         """Return the places of the parts of a line; None if it is not a row."""
-        shape = text[:_LONGEST_ROW].translate(_DIGITS)
-        if (found := self._known.get(shape)) is None and (found := self._find(text[:_LONGEST_ROW])) is not None:
+        text = text[:_LONGEST_ROW]
+        shape = (_NO_THOUSANDS.sub("-", text) if "0," in text else text).translate(_DIGITS)
+        if (found := self._known.get(shape)) is None and (found := self._find(text)) is not None:
             if len(self._known) == MOST_SHAPES:
                 self._known.clear()
             self._known[shape] = found
