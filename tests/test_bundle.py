@@ -128,6 +128,8 @@ def test_no_name_is_in_a_bundle_unless_asked_for(bundle, folder, capsys):
         ("aws_secret_access_key = Ab/c", "aws_secret_access_key = redacted"), ("s3://team/x", "s3://redacted"),
         ("pad_token=None, eos token: 128001, ms/token: 0.123456", None), ("12:30:15 std::abs 2026:01", None),
         ("MASTER_ADDR=203.0.113.7", "MASTER_ADDR=redacted"), ("at fe80::1ff:23 now", "at redacted now"),
+        ("bash --hf-token hf_Ab", "bash --hf-token redacted"), ("of 198.51.100.4, 4.5.6.7", "of redacted, 4.5.6.7"),
+        (r'{"run": "a \"/srv/b c/d\""}', r'{"run": "a \"/redacted/d\""}'),
         ("'/srv/top secret/x y.log'", "'/redacted/x y.log'"),
         ('"/bin/python t.py --seq 8"', '"/redacted/python t.py --seq 8"'),
         ("SLURM_NODELIST=gpu[08-10],log1", "SLURM_NODELIST=redacted,host-5"),
@@ -138,7 +140,8 @@ def test_no_name_is_in_a_bundle_unless_asked_for(bundle, folder, capsys):
 )  # fmt: skip
 def test_names_are_replaced_and_figures_are_not(line, expected):
     names = Redactor()
-    for named in ("bob@login-3:~$ ls", "SLURM_JOB_NODELIST=gpu[08-10]", "srun: error: ip-10-0-3-4: x", line):
+    stated = ("bob@login-3:~$ ls", "SLURM_JOB_NODELIST=gpu[08-10]", "srun: error: ip-10-0-3-4: x", "host: 198.51.100.4")
+    for named in (*stated, line):
         names.learn(named)
     found, count = names.settled().apply(line)
     assert (found, bool(count)) == (expected or line, expected is not None)

@@ -49,7 +49,7 @@ _USER = re.compile(
     """
 )
 _PART = r"""(?:[^\s"'\\/,;:|<>()\[\]{}=*?&]|\\u[0-9a-fA-F]{4})"""
-_QUOTED_PATH = re.compile(r"""(?<=["'])/(?:[^"'\\/\n=]+/)+((?:(?!\ [-/])[^"'\\/\n=])*)(?=["'])""")  # may have spaces
+_QUOTED_PATH = re.compile(r"""(?<=["'])/(?:[^"'\\/\n=]+/)+((?:(?!\ [-/])[^"'\\/\n=])*)(?=\\?["'])""")  # may have spaces
 _PATH = re.compile(rf"(?:(?<![\w/.:)\\])|(?<=\\[nrt]))\\?/{_PART}+\\?/(?:{_PART}+\\?/)*({_PART}*)")
 _DRIVE = re.compile(rf"\b[A-Za-z]:(?:\\{{1,2}}{_PART}+)+\\{{1,2}}({_PART}*)")
 _ADDRESS = re.compile(
@@ -59,13 +59,13 @@ _ADDRESS = re.compile(
     r"|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b"
 )
 _STATED_ADDRESS = re.compile(
-    r"""(\b(?i:ip|[\w-]{0,32}addr(?:ess)?|host(?:name)?|server)["']?(?:\s?[=:]\s?|\s)["']?)\d{1,3}(?:\.\d{1,3}){3}\b"""
+    r"""\b(?i:ip|[\w-]{0,32}addr(?:ess)?|host(?:name)?|server)["']?(?:\s?[=:]\s?|\s)["']?(\d{1,3}(?:\.\d{1,3}){3})\b"""
 )
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,320}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,9}")
 _URL = re.compile(r"""\b([a-z][a-z\d+]{1,9}://)[^\s"'\\<>)\]]+""")
 _SECRET = re.compile(
     r"""(?i)(?:\b|(?=--))([\w-]{0,64}(?:api[_-]?key|secret|passw(?:or)?d|(?:access|auth)[_-]?token|access[_-]?key|wandb[_-]?key)"""
-    r"""[\w-]{0,16}["']?\s*[=:]\s*["']?|--[\w-]{0,64}(?:key|passw(?:or)?d)[\s=]+(?![\d.]+\b)"""
+    r"""[\w-]{0,16}["']?\s*[=:]\s*["']?|--[\w-]{0,64}(?:key|passw(?:or)?d|token)[\s=]+(?![\d.]+\b)"""
     r"""|\bpassw(?:or)?d\s|\bbearer\s|\bwandb\slogin\s(?:--\w+\s)*(?=\w{20})"""
     r"""|\b[\w-]{0,64}token["']?(?:\s*[=:]\s*|\s)["']?(?=[a-z_-]*\d)(?=\d*[a-z_-])(?=[\w-]{8}))[^\s"',;}]+"""
     r"|\b(?:(?:hf|gh[opsu]|github_pat|glpat|sk|wandb_v1|xox[a-z])[_-][\w-]{16,}|AKIA[0-9A-Z]{16}\b|eyJ[\w-]{10,}\.[\w.-]+)"
@@ -82,6 +82,7 @@ class Redactor:
 
     hosts: set[str] = field(default_factory=set)
     users: set[str] = field(default_factory=set)
+    addresses: set[str] = field(default_factory=set)
     _names: re.Pattern[str] | None = None
     _pseudonyms: dict[str, str] = field(default_factory=dict)
 
@@ -89,6 +90,7 @@ class Redactor:
         """Collect the names of hosts and users that a line states."""
         for pattern, names in ((_HOST, self.hosts), (_USER, self.users)):
             names.update(name for match in pattern.finditer(line) for name in match.groups() if _is_name(name))
+        self.addresses.update(_STATED_ADDRESS.findall(line))
         for match in _HOST_LIST.finditer(line):
             self.hosts.update(name for name in _hosts_of_list(match[1]) if _is_name(name))
 
@@ -104,6 +106,7 @@ class Redactor:
         self._pseudonyms = {name: f"user-{number}" for number, name in enumerate(sorted(self.users - self.hosts), 1)}
         self._pseudonyms |= {name: numbers[name.partition(".")[0]] for name in self.hosts}
         self._pseudonyms |= {name: number for name, number in numbers.items() if _is_name(name)}
+        self._pseudonyms |= dict.fromkeys(self.addresses, REDACTED)
         found = "|".join(map(re.escape, sorted(self._pseudonyms, key=lambda name: (-len(name), name))))
         self._names = re.compile(rf"(?<![A-Za-z0-9])(?:{found})(?![A-Za-z0-9])") if found else None
         return self
@@ -119,7 +122,6 @@ class Redactor:
             (_QUOTED_PATH, lambda match: f"/{REDACTED}/{match[1]}"),
             (_PATH, lambda match: f"/{REDACTED}/{match[1]}"),
             (_DRIVE, lambda match: f"/{REDACTED}/{match[1]}"),
-            (_STATED_ADDRESS, lambda match: f"{match[1]}{REDACTED}"),
             (_ADDRESS, lambda _: REDACTED),
             (self._names, lambda match: self._pseudonyms[match[0]]),
         ):
