@@ -121,6 +121,7 @@ def test_json_holds_every_setting_with_its_state_and_cost(tmp_path, capsys):
     ("words", "says"),
     [
         (["torchtitan/llama/9xH100", "own.json"], "no published result has this in its name; the nearest are"),
+        (["--list", "torchtitan/llama/9xH100"], "no published result has this in its name; the nearest are"),
         (["torchtitan/llama", "own.json"], "published results have this in their names"),
         ([ROW], "name a published result and your result"),
         ([], "--list prints the names"),

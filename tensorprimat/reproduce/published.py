@@ -121,13 +121,21 @@ def choose_baselines(library: Library, choice: EntryChoice, parts: Sequence[str]
         if not tables:
             raise
         entries = ()
-    found = (*tables, *_of_library(Library(entries=entries)))
-    if parts:
-        found = tuple(one for one in found if any(part.casefold() in one.name.casefold() for part in parts))
+    every_name = (*tables, *_of_library(Library(entries=entries)))
+    if not parts:
+        return every_name
+    found = tuple(one for one in every_name if any(part.casefold() in one.name.casefold() for part in parts))
     if not found:
-        remedy = "`tprimat mlperf list --published` prints all names"
-        raise UsageError(f"{alternatives(parts)}: no baseline has this in its name; {remedy}")
+        raise _unknown(alternatives(parts), parts[0].casefold(), every_name)
     return found
+
+
+def _unknown(stated: str, part: str, every: Sequence[Baseline]) -> UsageError:
+    """Return the error for a name that no baseline has, with the nearest names."""
+    of_tail = {one.name.partition(":")[2].casefold(): one for one in every}
+    near = difflib.get_close_matches(part.partition(":")[2] or part, of_tail, n=NEAREST, cutoff=0)
+    names_of_near = ", ".join(of_tail[one].name for one in near)
+    return UsageError(f"{stated}: no published result has this in its name; the nearest are {names_of_near}")
 
 
 def _meets(row: Published, choice: EntryChoice, gpus: Collection[str | None]) -> bool:
@@ -166,10 +174,7 @@ def named_baseline(name: str) -> Baseline:
     if len(found) == 1:
         return found[0]
     if not found:
-        of_tail = {one.name.partition(":")[2].casefold(): one for one in every}
-        near = difflib.get_close_matches(part.partition(":")[2] or part, of_tail, n=NEAREST, cutoff=0)
-        names = ", ".join(of_tail[one].name for one in near)
-        raise UsageError(f"{name}: no published result has this in its name; the nearest are {names}")
+        raise _unknown(name, part, every)
     names = ", ".join(one.name for one in found[:NEAREST]) + (" …" if len(found) > NEAREST else "")
     raise UsageError(f"{name}: {len(found)} published results have this in their names: {names}")
 
