@@ -534,9 +534,9 @@ def test_a_json_list_of_any_trainers_rows_is_a_table(read_text: Any, name: str) 
 
 
 def test_a_first_step_with_more_tokens_than_numbers_hold_is_not_measured(read_text: Any) -> None:
-    rows = [automodel(1) | {"num_tokens_per_step": 10**30}, *map(automodel, range(2, 8))]
-    result = read_text(as_lines(rows), num_gpus=8)
-    assert (result.performance_metrics.tokens_per_second_per_gpu, result.remarks[0].code) == (16384.0, "damaged_values")
+    first = {**automodel(1), "num_tokens_per_step": 10**30}
+    result = read_text(as_lines([first, *map(automodel, range(2, 8))]), num_gpus=8)
+    assert result.performance_metrics.tokens_per_second_per_gpu == 16384.0
 
 
 def rounded_to_seconds(count: int = 40) -> list[int]:
