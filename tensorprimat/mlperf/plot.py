@@ -82,7 +82,7 @@ def strong_scaling_plot(
         rates.set_title(f"Samples/s, fitted law and {confidence_level(confidence)} prediction band; dotted: linear")
         efficiency.set_title("Efficiency per GPU; global batch at the bottom")
         efficiency.yaxis.set_major_formatter(lambda value, _: percent(value, 0))
-        efficiency.set_ylim(bottom=0)
+        efficiency.set_ylim(0, 1.05 * efficiency.dataLim.y1)  # whole markers
 
     return canvas.drawn(fill, formats)
 
