@@ -270,12 +270,16 @@ def add_texts(items: Iterable[tuple[str, Any]], texts: dict[str, str]) -> None:
 
 
 def _describe(reading: Reading, lines: Sequence[str], pairs: Sequence[tuple[str, str]]) -> None:
-    """Add the model that lines and arguments by name describe, unless the reader found it."""
-    spelled = [
-        text for wanted in MODEL_ARGUMENTS for name, text in pairs if name == wanted and len(text) < _LONGEST_NAME
-    ]
+    """Add the model that lines and arguments by name describe, unless the reader found it.
+
+    A tokenizer in lines does not name it: other models train with the same one.
+    """
+    spelled = {
+        text: name for wanted in MODEL_ARGUMENTS for name, text in pairs if name == wanted and len(text) < _LONGEST_NAME
+    }
     arguments.add_model(reading, lines, pairs, spelled)
-    if reading.model.get("name") is None and (model := next(filter(None, map(known_model, spelled)), None)):
+    of_model = (text for text, name in spelled.items() if not (lines and name.startswith("tokenizer")))
+    if reading.model.get("name") is None and (model := next(filter(None, map(known_model, of_model)), None)):
         reading.model["name"] = model
 
 
