@@ -70,7 +70,8 @@ LEAST_FOLDED = 3  # lines broken in a number at one width: fewer may be chance
 FOLDED_SHARE = 0.5  # of the longest lines that end in a number
 _NUMBER_ENDS = re.compile(r"\d[.,]?$")
 _STAMP = (  # date, time of day, Unix time
-    r"\d{4}-\d\d-\d\d|\d\d?[.]\d\d?[.]20\d\d\b|20\d{6}(?!\d)|\d\d?[:/]\d\d|\d\d[ /-][A-Z][a-z]{2}\b|1\d{9}(?:\d{3}){0,3}(?!\d)"
+    r"\d{4}-\d\d-\d\d|\d\d?[.]\d\d?[.]20\d\d\b|20\d{6}(?!\d)"
+    r"|\d\d?[:/]\d\d|\d\d[ /-][A-Z][a-z]{2}\b|1\d{9}(?:\d{3}){0,3}(?!\d)"
 )
 _PREFIX = r"\d{1,5}: |\d{1,3}(?:\.\d{1,3}){3}(?!\d)"  # rank of srun --label, address of pdsh
 _NUMBER_GOES_ON = re.compile(rf"[.,]?(?!{_STAMP}|{_PREFIX})\d")
