@@ -186,7 +186,10 @@ def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     {}
     >>> settings_of([("precision", "bf16-mixed"), ("fp8", "true")])  # the products; the rest of the model is in BF16
     {'precision': 'fp8'}
+    >>> settings_of([("num_gpus", "8"), ("num_nodes", "2")])
+    {'num_nodes': 2}
     """
+    pairs = list(pairs)
     found: dict[str, set[Any]] = {}
     for name, text in pairs:
         if match := _OPTIMIZER.search(text) or (
@@ -197,6 +200,8 @@ def settings_of(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
             found.setdefault(_CONFIG[name][0], set()).add(value)
     if "fp8" in found.get("precision", ()):
         found["precision"] = {"fp8"}
+    if found.get("num_nodes", {1}) != {1} and not any(name == "world_size" for name, _ in pairs):
+        found.pop("num_gpus", None)  # num_gpus may be those of one node
     return {field: next(iter(values)) for field, values in found.items() if len(values) == 1 and "" not in values}
 
 
