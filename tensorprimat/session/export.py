@@ -6,6 +6,7 @@ result files stay the truth: the same files give the same bytes again.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,20 +65,20 @@ def write_store(
     def fill(files: Mapping[str, IO[bytes]]) -> None:
         import pyarrow.parquet
 
-        writers = {
-            name: pyarrow.parquet.ParquetWriter(file, schemas[name], compression="zstd") for name, file in files.items()
-        }
-        for batch in _batches(watch(read_results(places, left_out, whole=True))):
-            tables = {
-                "results": pyarrow.Table.from_pylist(batch.rows, schema=schemas["results"]),
-                "runs": pyarrow.Table.from_pylist(batch.runs, schema=schemas["runs"]),
-                "steps": _table_of_steps(pyarrow, batch.steps, schemas["steps"]),
+        with contextlib.ExitStack() as opened:  # an open writer would be closed after its file
+            writers = {
+                name: opened.enter_context(pyarrow.parquet.ParquetWriter(file, schemas[name], compression="zstd"))
+                for name, file in files.items()
             }
-            for name, table in tables.items():
-                writers[name].write_table(table)
-                written[name] += table.num_rows
-        for writer in writers.values():
-            writer.close()
+            for batch in _batches(watch(read_results(places, left_out, whole=True))):
+                tables = {
+                    "results": pyarrow.Table.from_pylist(batch.rows, schema=schemas["results"]),
+                    "runs": pyarrow.Table.from_pylist(batch.runs, schema=schemas["runs"]),
+                    "steps": _table_of_steps(pyarrow, batch.steps, schemas["steps"]),
+                }
+                for name, table in tables.items():
+                    writers[name].write_table(table)
+                    written[name] += table.num_rows
 
     def open_all(files: Mapping[str, IO[bytes]]) -> None:
         if len(files) == len(TABLES):
