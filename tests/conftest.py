@@ -17,7 +17,7 @@ import warm_server
 from tensorprimat import logs
 from tensorprimat.core.result import Result
 from tensorprimat.logs.format import UserFacts
-from tensorprimat.machine import noise
+from tensorprimat.machine import noise, platform
 from tensorprimat.system import regular
 
 sys.dont_write_bytecode = False  # hundreds of processes import the package: each module is compiled once
@@ -124,6 +124,12 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests that run at the same time are no noise."""
     quiet = noise.NoiseReading(cores=2, load=0.0, busy_share=0.0, cpu_cap_hertz=None)
     monkeypatch.setattr(noise, "observe_machine", lambda _gpu_ids=(): quiet)
+
+
+@pytest.fixture(autouse=True)
+def new_detection() -> None:
+    """A test may pretend another machine, so it does not take over what an earlier test detected."""
+    platform._detect.cache_clear()
 
 
 @pytest.fixture(autouse=True)

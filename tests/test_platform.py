@@ -43,6 +43,14 @@ def test_a_machine_without_a_gpu_is_a_cpu():
     assert machine.gpu_info.total_memory_gb > 0.1
 
 
+def test_a_process_detects_its_devices_once(monkeypatch):
+    counted = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: counted.append("asked") or False)
+    first = platform.detect_platform()
+    assert platform.detect_platform() is platform.detect_platform(cpu=False) is first
+    assert counted == ["asked"]
+
+
 def test_the_cpu_can_be_requested_where_there_is_a_gpu():
     assert platform.detect_platform(cpu=True).platform == "cpu"
 

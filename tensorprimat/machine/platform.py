@@ -9,6 +9,7 @@ import socket
 import warnings
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +78,13 @@ def detect_platform(*, cpu: bool = False) -> Machine:
     """Return the machine with the devices that torch can use; imports torch where it is installed.
 
     cpu: return the CPU even if there is a GPU, for training on the CPU. If the system has a GPU that torch cannot use,
-    return the CPU with a notice.
+    return the CPU with a notice. A process detects once: what torch can use is settled when it first opens a device.
     """
+    return _detect(cpu)
+
+
+@cache
+def _detect(cpu: bool) -> Machine:
     if importlib.util.find_spec("torch") is None:
         return _cpu(None, (Notice("torch_missing", "platform"),))
     import torch
