@@ -4,7 +4,7 @@ import numpy as np
 from each import in_each
 from plausible import result
 
-from tensorprimat.analysis.fairness import differences_between
+from tensorprimat.analysis.fairness import judge
 from tensorprimat.core import identity
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
@@ -137,11 +137,11 @@ def test_seeds_of_all_runs_are_compared():
 
     assert identity.BY_KEY["seed"].read(seeded(1)) == "1"
     assert identity.BY_KEY["seed"].read(seeded(*range(7, 12))) == "7, 8, 9 and 2 more"
-    (seeds,) = [d for d in differences_between((seeded(1, 2), seeded(1, 3))) if d.field == "seed"]
+    (seeds,) = [d for d in judge(seeded(1, 2), seeded(1, 3)).differences if d.field == "seed"]
     assert seeds.values == ("1, 2", "1, 3")
     for fewer, more in (
         (seeded(1, 2), seeded(1, 2, 3)),
         (seeded(1), seeded(1, 2)),
         (changed(result(), seed=1), seeded(1, 2)),
     ):
-        assert not [d for d in differences_between((fewer, more)) if d.field == "seed"], "further runs have others"
+        assert not [d for d in judge(fewer, more).differences if d.field == "seed"], "further runs have others"

@@ -7,7 +7,8 @@ import pytest
 from each import in_each
 from plausible import result
 
-from tensorprimat.analysis.losses import parity
+from tensorprimat.analysis import losses
+from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.sides import gather
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
@@ -31,6 +32,10 @@ def side(losses, *, seeds=(1,), **config):
     facts = tuple(run.model_copy(update={"seed": seed}) for run, seed in zip(one.runs, seeds, strict=True))
     one = summarise(one.model_copy(update={"steps": Steps(columns, logged_nan=printed_nan), "runs": facts}))
     return gather([Loaded(path=Path("x.json"), result=one)], "platform")[0]
+
+
+def parity(one, other, **limits):
+    return losses.parity(one, other, judge(one.result, other.result), **limits)
 
 
 def jitter(seed, size=0.05):

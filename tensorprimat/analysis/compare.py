@@ -95,7 +95,7 @@ def compare(
             candidate=sides[id(pair.candidate)],
             fairness=pair.fairness,
             ratio=ratio,
-            losses=parity(pair.baseline, pair.candidate),
+            losses=parity(pair.baseline, pair.candidate, pair.fairness),
         )
         for pair, ratio in zip(in_order, of_pairs, strict=True)
     )

@@ -18,7 +18,7 @@ settings of the work; their step times are compared under the condition that the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tensorprimat.analysis.impossible import REMEDY, impossible
@@ -33,9 +33,8 @@ from tensorprimat.analysis.rates import (
     unstated_by_all,
 )
 from tensorprimat.analysis.records import Difference, Fairness, the_settings
-from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
-from tensorprimat.core.identity import BY_KEY, FIELDS, Field, arguments_apart, seeds_agree
+from tensorprimat.core.identity import BY_KEY, FIELDS, arguments_apart, values_of_fields
 from tensorprimat.core.quantities import as_stated, shortened_list
 from tensorprimat.core.result import Model, ModelShape, Result
 from tensorprimat.facts import methodologies
@@ -44,6 +43,9 @@ from tensorprimat.models import flops, shapes
 FEWEST_WITH_A_MISS = 3  # runs of a side, one of which may miss the quality target: a benchmark of MLPerf has 3 or more
 MOCK_DATA = "mock"  # tokens without documents fill every sequence, so there is nothing to pack
 _MOST_NAMED = 4  # settings that a sentence lists; the table has them all
+
+PairValues = Mapping[str, tuple[str | None, ...]]
+"""Key of a field → its value in baseline and candidate, None where it is not stated."""
 
 _FROZEN = re.compile(r"(?<![a-z])(?:q?lora|dora|peft|adapter|frozen|freeze)", re.IGNORECASE)
 
@@ -54,16 +56,18 @@ def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairn
     strict: give no ratio below the level "same work", for example for a build server.
     """
     pair = (baseline, candidate)
-    differences = differences_between(pair)
+    values = values_of_fields(pair)
+    differences = _differences(pair, values)
     metric, remedy = metric_for(pair)
     unstated = unstated_by_all(pair) if metric == STEP_TIMES else ()
-    work = _work(pair, differences, unstated)
+    work = _work(pair, values, differences, unstated)
     found = Fairness(
         verdict=work.level,
         differences=differences,
         unknown=tuple(d.label for d in differences if d.weight != "context" and None in d.values),
         sentence="",
         metric=metric,
+        same_work=work.level in ("identical", "same_work") and not {*unstated} - {"num_gpus"},
     )
     refused = replace(found, verdict="not_comparable", metric=None)
     errors = tuple(error for result in pair for error in impossible(result))
@@ -79,11 +83,11 @@ def judge(baseline: Result, candidate: Result, *, strict: bool = False) -> Fairn
         sentence = f"Not comparable: the rates of the sides have no common unit. {remedy}"
         return replace(refused, sentence=sentence, remedy=remedy)
     if not work.refusals and work.level == "same_work_per_token" and strict:
-        work = _Work(refusals=_batch_differs(pair), conditions=(), level="not_comparable", remedy=_SAME_BATCH)
+        work = _Work(refusals=_batch_differs(values), conditions=(), level="not_comparable", remedy=_SAME_BATCH)
     if work.refusals:
         sentence = f"Not comparable: {', '.join(work.refusals)}." + (f" {work.remedy}" if work.remedy else "")
         return replace(refused, sentence=sentence, remedy=work.remedy)
-    sentence = _sentence(pair, work, differences)
+    sentence = _sentence(pair, values, work, differences)
     if unstated:
         sentence = f"Only step times are compared. {sentence}"
     return replace(found, conditions=work.conditions, sentence=sentence)
@@ -102,25 +106,14 @@ class _Work:
     """The one thing that would make them comparable."""
 
 
-def same_work(baseline: Result, candidate: Result) -> bool:
-    """Return True if both did the same work step by step, whatever rates they measured.
-
-    False also if one of them does not state its global batch, sequence length or model.
-    """
-    pair = (baseline, candidate)
-    work = _work(pair, differences_between(pair))
-    return not work.refusals and work.level in ("identical", "same_work")
-
-
-def differences_between(results: Sequence[Result]) -> tuple[Difference, ...]:
-    """Return the fields that differ. One that only some results state is listed too, unless its weight is context."""
+def _differences(pair: Sequence[Result], values: PairValues) -> tuple[Difference, ...]:
+    """Return the fields that differ. One that only one result states is listed too, unless its weight is context."""
     differences = []
     for field in FIELDS:
-        values = _values(field, results)
-        stated = {value for value in values if value is not None}
-        if len(stated) > 1 or (stated and None in values and field.weight != "context"):
-            differences.append(Difference(field=field.key, label=field.label, values=values, weight=field.weight))
-    return (*differences, *_arguments(results))
+        ours, theirs = of_pair = values[field.key]
+        if ours != theirs and (field.weight != "context" or None not in of_pair):
+            differences.append(Difference(field=field.key, label=field.label, values=of_pair, weight=field.weight))
+    return (*differences, *_arguments(pair))
 
 
 def _arguments(results: Sequence[Result]) -> list[Difference]:
@@ -132,32 +125,6 @@ def _arguments(results: Sequence[Result]) -> list[Difference]:
     stated = [result.provenance.arguments for result in results]
     values = tuple(", ".join(f"{name} {one.get(name, '–')}" for name in apart[:_MOST_NAMED]) + more for one in stated)
     return [Difference(field="arguments", label="printed arguments", values=values, weight="configuration")]
-
-
-def _values(field: Field, results: Sequence[Result]) -> tuple[str | None, ...]:
-    """Return a field's value in each result; equal ones for seeds that agree."""
-    if field.key == "seed" and seeds_agree(results):
-        return (_read(field, results[0]),) * len(results)
-    return tuple(_read(field, result) for result in results)
-
-
-def _read(field: Field, result: Result) -> str | None:
-    """Return a field's value, derived from the others where only they are stated."""
-    value = field.read(result)
-    if value is not None:
-        return value
-    config = result.training_config
-    if field.key == "data_parallel_size":
-        stated = all(getattr(config, name) for name in ("num_gpus", *settings.MODEL_PARALLEL))
-        replicas, rest = divmod(config.num_gpus or 0, settings.replica_devices(config))
-        if stated and rest == 0:
-            return str(replicas)
-    if field.key == "gradient_accumulation_steps":
-        replicas = int(_read(BY_KEY["data_parallel_size"], result) or 0)
-        micro, batch = config.micro_batch_size, config.global_batch_size
-        if replicas and micro and batch and batch % (micro * replicas) == 0:
-            return str(batch // (micro * replicas))
-    return None
 
 
 _WITH_SHAPE = f"Comparable with {RATE_FLAGS['shape']}."
@@ -177,7 +144,9 @@ _REMEDIES = {
 """Field of the work that differs → what makes the sides comparable; the first one is named."""
 
 
-def _work(pair: Sequence[Result], differences: Sequence[Difference], unstated: Collection[str] = ()) -> _Work:
+def _work(
+    pair: Sequence[Result], values: PairValues, differences: Sequence[Difference], unstated: Collection[str]
+) -> _Work:
     """Judge the fields of the work alone. unstated: fields of it that neither side states, which become conditions."""
     known = {d.field: d for d in differences if d.weight == "work"}
     if methodologies.reconciled(pair):
@@ -199,7 +168,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference], unstated: C
         if remedies and remedies[-1] == _WITH_SHAPE:
             remedies[-1] = f"Comparable with {RATE_FLAGS['shape']} and {RATE_FLAGS['sequence_length']}."
         remedies.append(f"Comparable once it is stated: use {RATE_FLAGS['sequence_length']}.")
-    trained = _trained(pair)
+    trained = _trained(pair, values["trainable_parameters"])
     if trained == "trainable parameters":
         conditions.append(trained)
     elif trained:
@@ -208,7 +177,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference], unstated: C
     if "packing" in known and not _refuses(known["packing"]):
         conditions.append("packing")
     conditions += [WORK_OF_STEP[key] for key in unstated]
-    batches = [BY_KEY["global_batch_size"].read(result) for result in pair]
+    batches = values["global_batch_size"]
     if refusals:
         if len(set(batches)) > 1 and None not in batches:
             refusals.append(_spell_work(known["global_batch_size"]))
@@ -216,7 +185,7 @@ def _work(pair: Sequence[Result], differences: Sequence[Difference], unstated: C
     level: LevelName = "same_work"
     if "global_batch_size" not in unstated and (None in batches or batches[0] != batches[1]):
         level = "same_work_per_token"
-    elif not conditions and _all_stated_and_equal(pair) and not _arguments(pair):
+    elif not conditions and _all_stated_and_equal(pair, values) and not _arguments(pair):
         level = "identical"
     return _Work(refusals=(), conditions=tuple(conditions), level=level)
 
@@ -261,12 +230,11 @@ def shape_of_name(model: Model) -> ModelShape | None:
     return named.shape if named else None
 
 
-def _trained(pair: Sequence[Result]) -> str | None:
+def _trained(pair: Sequence[Result], stated: Sequence[str | None]) -> str | None:
     """Return "trainable parameters" for a ratio under that condition, or the reason against a ratio.
 
-    None if both sides state their trainable parameters.
+    stated: the trainable parameters of each; None if both state them.
     """
-    stated = [BY_KEY["trainable_parameters"].read(result) for result in pair]
     if None not in stated:
         return None
     for result, value in zip(pair, stated, strict=True):
@@ -289,19 +257,19 @@ def hints_at_freezing(result: Result) -> bool:
     return result.training_config.peft is None and any(text and _FROZEN.search(text) for text in names)
 
 
-def _all_stated_and_equal(pair: Sequence[Result]) -> bool:
+def _all_stated_and_equal(pair: Sequence[Result], values: PairValues) -> bool:
     """Return True if both state every setting that exists for them, and all are equal."""
     for field in FIELDS:
         if field.weight == "context" or field.key in ("model", "preset", "methodology", "peft", "packing"):
             continue
-        values = _values(field, pair)
-        if None in values and (any(values) or any(field.applies(result) for result in pair)):
+        ours, theirs = values[field.key]
+        if ours != theirs or (ours is None and any(field.applies(result) for result in pair)):
             return False
-        if values[0] != values[1]:
-            return False
-    if any(BY_KEY["packing"].read(one) is None and BY_KEY["data"].read(one) != MOCK_DATA for one in pair):
+    if any(
+        packing is None and data != MOCK_DATA for packing, data in zip(values["packing"], values["data"], strict=True)
+    ):
         return False  # documents of a data set have lengths of their own
-    unequal = [key for key in ("methodology", "peft", "packing") if len({BY_KEY[key].read(one) for one in pair}) > 1]
+    unequal = [key for key in ("methodology", "peft", "packing") if len(set(values[key])) > 1]
     return not unequal or (unequal == ["methodology"] and methodologies.reconciled(pair) is not None)
 
 
@@ -338,12 +306,12 @@ def _task_sentence(task: tuple[str, float], pair: Sequence[Result], differences:
     return f"{sentence}; {named}." if named else f"{sentence}."
 
 
-def _batch_differs(pair: Sequence[Result]) -> tuple[str, ...]:
-    batches = [BY_KEY["global_batch_size"].read(result) or "not stated" for result in pair]
+def _batch_differs(values: PairValues) -> tuple[str, ...]:
+    batches = [batch or "not stated" for batch in values["global_batch_size"]]
     return (f"global batch size {' against '.join(batches)}",)
 
 
-def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Difference]) -> str:
+def _sentence(pair: Sequence[Result], values: PairValues, work: _Work, differences: Sequence[Difference]) -> str:
     """Return the level in words; values are in the order baseline against candidate."""
     names = methodologies.reconciled(pair)
     if work.level == "identical":
@@ -351,7 +319,7 @@ def _sentence(pair: Sequence[Result], work: _Work, differences: Sequence[Differe
     sentence = LEVELS[work.level].sentence
     configured = [d for d in differences if d.weight == "configuration" and None not in d.values]
     per_token = f"{LEVELS['same_work_per_token'].sentence}: at least one side does not state the global batch"
-    batches = _batch_differs(pair)[0].replace("global batch size", "global batch")
+    batches = _batch_differs(values)[0].replace("global batch size", "global batch")
     if "not stated" not in batches:
         tail = "the sides may need different numbers of tokens to reach the same loss"
         per_token = f"{LEVELS['same_work_per_token'].sentence}: {batches}; {tail}"

@@ -319,7 +319,7 @@ def _peak(result: Result, kind: str) -> float | None:
 
 
 def _losses(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -> Check:
-    found = losses.parity(pair.baseline, pair.candidate, tolerance=limit, confidence=assumed.confidence)
+    found = losses.parity(pair.baseline, pair.candidate, pair.fairness, tolerance=limit, confidence=assumed.confidence)
     if found is None:
         return Check(
             model=model, kind="loss", what="loss", status="undecided", limit=limit, sentence="a side logged no loss"

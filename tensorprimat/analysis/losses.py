@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorprimat.analysis import stats
-from tensorprimat.analysis.fairness import same_work
-from tensorprimat.analysis.records import LossParity, LossVerdict
+from tensorprimat.analysis.records import Fairness, LossParity, LossVerdict
 from tensorprimat.analysis.sides import Group
 from tensorprimat.core.quantities import as_stated, count, counted, signed, significant, stated_share
 from tensorprimat.core.result import Result
@@ -42,11 +41,11 @@ class _Curve:
 
 
 def parity(
-    baseline: Group, candidate: Group, *, tolerance: float = TOLERANCE, confidence: float = 0.95
+    baseline: Group, candidate: Group, fairness: Fairness, *, tolerance: float = TOLERANCE, confidence: float = 0.95
 ) -> LossParity | None:
     """Return the verdict on whether two sides' losses agree; None if a side logged no loss.
 
-    tolerance: largest gap that counts as agreement, as a fraction of the baseline's loss.
+    fairness: of the two sides; tolerance: largest gap that counts as agreement, as a fraction of the baseline's loss.
     """
     sides = (baseline, candidate)
     if not all("loss" in group.result.steps.seen for group in sides):
@@ -54,7 +53,7 @@ def parity(
     for group in sides:
         if failure := failed_to_learn(group.result):
             return LossParity(verdict="failed", sentence=f"{group.label}: {failure}")
-    if reason := _other_data(baseline.result, candidate.result):
+    if reason := _other_data(baseline.result, candidate.result, fairness):
         return _not_comparable(reason)
     ours, theirs = ([_curve(run) for run in group.runs] for group in sides)
     pairs = _same_seeds(ours, theirs)
@@ -96,10 +95,10 @@ def _curve(run: Result) -> _Curve:
     return _Curve(seed=seed, loss=dict(zip(index[known].tolist(), losses[known].tolist(), strict=True)))
 
 
-def _other_data(baseline: Result, candidate: Result) -> str | None:
+def _other_data(baseline: Result, candidate: Result, fairness: Fairness) -> str | None:
     """Return the reason why the sides read other tokens or another order; None if nothing indicates that."""
     ours, theirs = baseline.training_config, candidate.training_config
-    if not same_work(baseline, candidate):
+    if not fairness.same_work:
         return "the sides did different work, or a side does not state its work"
     if ours.data_fingerprint and theirs.data_fingerprint:
         return None if ours.data_fingerprint == theirs.data_fingerprint else "the fingerprints of the data differ"

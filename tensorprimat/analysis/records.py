@@ -91,6 +91,9 @@ class Fairness:
     """Settings that must match but are not stated by both sides; the headline names them with "if"."""
     metric: str | None = None
     """Name of the rate in which the sides can be compared; None if there is none."""
+    same_work: bool = False
+    """True if both did the same work step by step, whatever rates they measured; False also where a side does not state
+    its global batch, sequence length or model."""
     remedy: str | None = None
     """The one thing that would make the sides comparable."""
     errors: tuple[str, ...] = ()
