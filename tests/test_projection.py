@@ -40,6 +40,14 @@ def test_a_pair_of_points_that_a_later_round_repeats_is_one():
     assert len(set(pairs)) == len(pairs)
 
 
+def test_two_entries_that_state_different_precisions_make_no_pair():
+    stated = [{one.precision for one in pair} - {None} for group in GROUPS for pair in group.pairs]
+    assert max(map(len, stated)) == 1
+    hpe = {entry.num_gpus: entry for entry in bundled().entries if entry.system.startswith("HPE-GB300")}
+    assert (hpe[16].precision, hpe[32].precision) == ("fp4", "fp8")
+    assert not projection.groups(list(hpe.values()))
+
+
 def test_a_benchmark_with_enough_left_out_points_is_projected():
     exponent, validation = projection.exponent_for(GROUPS, "llama2_70b_lora", 4)
     assert len(validation.points) >= projection.FEWEST_POINTS

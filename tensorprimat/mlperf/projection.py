@@ -5,7 +5,7 @@ The exponents of all groups of a benchmark are a sample; a new training's expone
 (Student's t for one further value). No property of a machine enters: the spread of exponents includes the effect of
 network and parallelism. `validate` predicts the pairs of points of each GPU from the groups of the same benchmark on
 other GPUs, and counts the intervals that contain the measured value. Runs that several entries repeat count once, and
-so does a pair of points that a later round repeats.
+so does a pair of points that a later round repeats. Two entries that state different precisions make no pair.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def groups(entries: Sequence[Entry]) -> tuple[ScalingGroup, ...]:
         pairs = []
         for fewer, more in itertools.combinations(sorted(several, key=lambda one: one.num_gpus), 2):
             runs = (identity_of_runs(fewer.entry) or fewer.entry.name, identity_of_runs(more.entry) or more.entry.name)
-            if more.num_gpus > fewer.num_gpus and runs not in known:
+            alike = len({fewer.precision, more.precision} - {None}) < 2
+            if more.num_gpus > fewer.num_gpus and alike and runs not in known:
                 known.add(runs)
                 pairs.append((fewer, more))
         if pairs:
