@@ -317,11 +317,17 @@ def signature_of(path: Path, signer: Path | None) -> tuple[VerifyState, str] | N
 
 
 def _called(command: list[str], *, content: Path | None = None, check: bool = False) -> bool:
-    """Run a program that signs or verifies; return True if it succeeds. check: raise RunError if it does not."""
+    """Run a program that signs or verifies; return True if it succeeds.
+
+    check: raise RunError if it does not; it may ask for a password, so its stderr is shown.
+    """
     if shutil.which(command[0]) is None:
         raise MissingPackageError(command[0], needed_for="Signatures")
     with open(content or os.devnull, "rb") as stdin:
-        done = subprocess.run(command, stdin=stdin if content else None, capture_output=True, text=True, check=False)
+        errors = None if check else subprocess.PIPE
+        done = subprocess.run(
+            command, stdin=stdin if content else None, stdout=subprocess.PIPE, stderr=errors, check=False
+        )
     if check and done.returncode:
-        raise RunError(f"{command[0]}: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
+        raise RunError(f"{command[0]} did not sign the bundle (exit code {done.returncode}); see its message above")
     return done.returncode == 0
