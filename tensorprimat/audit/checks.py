@@ -31,7 +31,6 @@ from tensorprimat.core.terms import (
     combined,
     known_share,
     power_figures,
-    time_of,
     token_range,
     usable_rate,
 )
@@ -262,7 +261,7 @@ def _falling_clocks(result: Result, selections: Sequence[Selection]) -> list[Not
             continue
         ends = [result.steps.take(rows) for rows in (selection.rows[:third], selection.rows[-third:])]
         first, last = (combined(part, "clock_hertz") for part in ends)
-        shortest = min(time_of(part) or 0.0 for part in ends)
+        shortest = min(part.total_seconds() or 0.0 for part in ends)
         if first is None or last is None or not shortest:
             continue
         if 1 - last.value / first.value > FALLEN * max(1.0, math.sqrt(STEADY_SECONDS / shortest)):

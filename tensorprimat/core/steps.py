@@ -247,6 +247,26 @@ class Steps(Sequence[Step]):
             self._unseen[kind] = repeated(unseen, self._length, typecode)
         return self._unseen[kind]  # read-only: every unseen column of its kind is the same array
 
+    def columns(self, *names: str, rows: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
+        """Return several fields, of the selected rows; without a copy if all are selected. rows: boolean mask."""
+        columns = tuple(map(self.column, names))
+        return columns if rows is None or rows.all() else tuple(column[rows] for column in columns)
+
+    def total_seconds(self) -> float | None:
+        """Return the seconds of all rows that have a time: sum of mean step time × steps covered; None without one."""
+        return self.once("total_seconds", self._total_seconds)
+
+    def _total_seconds(self) -> float | None:
+        known = finite(self.column("seconds") * self.column("covers"))
+        return float(known.sum()) if len(known) else None
+
+    def place(self, row: int) -> str:
+        """Return a place, such as `step 7, line 12`, or `row 7 of 20` in a file that does not number its steps."""
+        line = int(self.column("line")[row])
+        numbered = "index" in self._columns
+        place = f"step {int(self.column('index')[row])}" if numbered else f"row {row + 1} of {self._length}"
+        return place + (f", line {line}" if line > 0 else "")
+
     def once(self, key: Hashable, derive: Callable[[], Derived]) -> Derived:
         """Return `derive` of these rows, computed at the first call with this key, because the rows never change."""
         if key not in self._derived:

@@ -22,7 +22,7 @@ from tensorprimat.core.provenance import Source
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
 from tensorprimat.core.steady import Selection, Steady, median, warm_up_rows, within_half
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct, finite
-from tensorprimat.core.terms import RATES, ROWS_OF_POWER, Term, time_of, usable_rate
+from tensorprimat.core.terms import RATES, ROWS_OF_POWER, Term, usable_rate
 from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on other hardware
@@ -457,7 +457,7 @@ def _run(facts: Run, steps: Steps, selection: Selection, rows: Steps, rates: dic
     return facts.changed(
         total_steps=int(steps.column("covers")[selection.of_run].sum()),
         measured_steps=int(rows.column("covers").sum()),
-        measured_time_seconds=time_of(rows),
+        measured_time_seconds=rows.total_seconds(),
         warmup_steps_dropped=selection.dropped_steps,
         segment=selection.segment,
         segments=selection.segments,

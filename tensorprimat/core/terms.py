@@ -14,7 +14,7 @@ from tensorprimat.core.figures import Figure, Input
 from tensorprimat.core.quantities import count, counted, digits_of, fixed, listed, precise, spelled_metric
 from tensorprimat.core.result import MEMORY_KINDS, TrainingConfig
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct, finite
+from tensorprimat.core.steps import FloatArray, Steps, distinct, finite
 from tensorprimat.core.units import GB
 
 PRINTED = "reported_"
@@ -103,7 +103,7 @@ def performance_figures(
     declared = config.warmup_steps
     grounds = ", as the step times show" if declared is None else f"; declared for each run: {declared}"
     found: dict[str, Term | None] = {
-        "measured_steps": _counted_steps(covered, "the measured rows", f", {_rows_of(measured)}"),
+        "measured_steps": _counted_steps(covered, "the measured rows", f", {counted(len(measured), 'row')}"),
         "tokens_per_step": _tokens_per_step(measured),
         "warmup_steps_dropped": _counted_steps(dropped, "the rows before the measured ones", grounds),
         "excluded_steps": _counted_steps(
@@ -125,11 +125,11 @@ def over_rates(config: TrainingConfig, measured: Steps, known: Mapping[str, Term
     known: rates of the rows. Tokens count only if the log counts them: a rate of tokens may leave padding or prompts
     out, which batch × length contains.
     """
-    samples, tokens = measured.column("samples"), measured.column("tokens")
+    samples, tokens, covers = measured.columns("samples", "tokens", "covers")
     product = samples * (config.sequence_length or np.nan)
     is_counted = np.isfinite(tokens).any() and not np.array_equal(tokens, product, equal_nan=True)
-    sized = np.isfinite(samples) & (measured.column("covers") > 0)
-    of_step = np.average(samples[sized], weights=measured.column("covers")[sized]) if sized.any() else None
+    sized = np.isfinite(samples) & (covers > 0)
+    of_step = np.average(samples[sized], weights=covers[sized]) if sized.any() else None
     of_tokens = _tokens_per_step(measured) if is_counted else None
     ways = (
         ("samples_per_step", of_step or config.global_batch_size, "samples_per_second", "sequences"),
@@ -148,23 +148,26 @@ def over_rates(config: TrainingConfig, measured: Steps, known: Mapping[str, Term
 
 def _tokens_per_step(measured: Steps) -> Term | None:
     """Return the mean tokens of a step over the rows that state them; if they differ, the term names the range."""
-    tokens, covers = measured.column("tokens"), measured.column("covers")
+    tokens, covers = measured.columns("tokens", "covers")
     known = np.isfinite(tokens) & (covers > 0)
     if not known.any():
         return None
-    tokens, covers = chosen(tokens, known), chosen(covers, known)
+    tokens, covers = measured.columns("tokens", "covers", rows=known)
     work, steps = float((tokens * covers).sum()), int(covers.sum())
     put_in = f"{count(work)} tokens / {counted(steps, 'step')}"
-    if token_range(measured):
-        put_in += f", the mean of rows of {count(tokens.min())} to {count(tokens.max())} tokens a step"
+    if ends := _range_of(tokens):
+        put_in += f", the mean of rows of {' to '.join(map(count, ends))} tokens a step"
     inputs = (("Σ tokens", work, "tokens"), ("steps", steps, ""))
     return _term(work / steps, "Σ tokens / steps", put_in, *inputs) if work else None
 
 
 def token_range(steps: Steps) -> tuple[float, float] | None:
     """Return the fewest and the most tokens of a step by the rows, where they differ."""
-    tokens = steps.column("tokens")
-    tokens = chosen(tokens, np.isfinite(tokens) & (steps.column("covers") > 0))
+    tokens, covers = steps.columns("tokens", "covers")
+    return _range_of(tokens[np.isfinite(tokens) & (covers > 0)])
+
+
+def _range_of(tokens: FloatArray) -> tuple[float, float] | None:
     if not len(tokens) or np.ptp(tokens) <= UNEVEN * tokens.mean():
         return None
     return float(tokens.min()), float(tokens.max())
@@ -172,8 +175,8 @@ def token_range(steps: Steps) -> tuple[float, float] | None:
 
 def _totals(steps: Steps) -> dict[str, Term | None]:
     """Return the sums over all rows, warm-up and interrupted ones included."""
-    time, timed = time_of(steps), np.isfinite(steps.column("seconds"))
-    covered, of_all = int(steps.column("covers").sum()), _rows(steps, np.ones(len(steps), np.bool_))
+    time, (seconds, covers) = steps.total_seconds(), steps.columns("seconds", "covers")
+    timed, covered, of_all = np.isfinite(seconds), int(covers.sum()), _rows(steps, np.ones(len(covers), np.bool_))
     return {
         "total_steps": _counted_steps(covered, "all rows", f", {of_all}"),
         "total_time_seconds": None if time is None else _whole_time(time, "all rows with a time", _rows(steps, timed)),
@@ -188,10 +191,11 @@ def _whole_time(time: float, rows: str, counted_rows: str) -> Term:
 
 def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> dict[str, Term | None]:
     """Return the statistics of the step times of the measured rows."""
-    mean, time = step_seconds(config, measured, timer), time_of(measured)
-    times = finite(measured.column("seconds"))
+    mean, time = step_seconds(config, measured, timer), measured.total_seconds()
     if mean is None or time is None:
         return {"measured_time_seconds": None}
+    seconds = measured.column("seconds")
+    times = finite(seconds)
     of_mean = ("avg_step_time_seconds", mean.value, "s")
     put_in = f"1 / {precise(mean.value)} s"
     found: dict[str, Term | None] = {
@@ -202,7 +206,8 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     picks = (("median", "middle", median(times)), ("min", "shortest", times.min()), ("max", "longest", times.max()))
     for name, word, value in picks:
         formula = f"the {word} step time of the measured rows"
-        found[f"{name}_step_time_seconds"] = _picked(config, measured, timer, float(value), formula)
+        row = int(np.nanargmin(np.abs(seconds - value)))  # the nearest one to a median that lies between two
+        found[f"{name}_step_time_seconds"] = _picked(config, measured, timer, float(value), row, formula)
     if len(times) > 1:
         found["std_step_time_seconds"] = deviation = _deviation(times)
         put_in = f"{precise(deviation.value)} s / {precise(mean.value)} s"
@@ -224,10 +229,9 @@ def _deviation(times: FloatArray) -> Term:
     )
 
 
-def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, formula: str) -> Term:
-    """Return a step time with the row that has it, or the nearest row for a median that lies between two rows."""
-    row = int(np.nanargmin(np.abs(measured.column("seconds") - value)))
-    put_in = f"{precise(value)} s, {_place(measured, row)}"
+def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, row: int, formula: str) -> Term:
+    """Return a step time with the row that has it."""
+    put_in = f"{precise(value)} s, {measured.place(row)}"
     if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
         put_in += f": {made.put_in}"
     return _term(value, formula, put_in, (formula, value, "s"))
@@ -238,21 +242,20 @@ def memory_figures(steps: Steps, measured: Steps) -> dict[str, Term]:
 
     steps: the rows of the measured trainings.
     """
-    found = {}
+    found, seen = {}, steps.seen
     for kind in MEMORY_KINDS:
-        used, peaks = f"{kind}_bytes", f"{kind}_peak_bytes"
-        in_use = finite(measured.column(used))
-        if len(in_use):
+        names = [name for name in (f"{kind}_bytes", f"{kind}_peak_bytes") if name in seen]
+        used = f"{kind}_bytes"
+        if used in names and len(in_use := finite(measured.column(used))):
             mean, name = float(in_use.mean()), f"mean of {used} over the measured rows"
             put_in = f"{count(mean)} bytes / 10**9, mean of {counted(len(in_use), 'row')}"
             found[f"avg_{kind}_gb"] = _term(mean / GB, f"{name} / 10**9", put_in, (name, mean, "bytes"))
-        names = [name for name in (used, peaks) if steps.has(name)]
         columns = {name: float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in names}
         if not columns or not np.isfinite(highest := max(columns.values())):
             continue
         name = max(columns, key=columns.__getitem__)
         row = int(np.nanargmax(steps.column(name)))
-        put_in, largest = f"{count(highest)} bytes / 10**9, {_place(steps, row)}", f"largest of {listed(names)}"
+        put_in, largest = f"{count(highest)} bytes / 10**9, {steps.place(row)}", f"largest of {listed(names)}"
         found[f"peak_{kind}_gb"] = _term(highest / GB, f"{largest} / 10**9", put_in, (largest, highest, "bytes"))
     return found
 
@@ -278,16 +281,15 @@ fifth, the energy is wrong by 2 %."""
 
 def known_share(measured: Steps, name: str) -> float:
     """Return the share of the measured time in rows that state a level; of the steps, unless all rows have times."""
-    covers, seconds = measured.column("covers"), measured.column("seconds")
+    covers, seconds, levels = measured.columns("covers", "seconds", name)
     weights = seconds * covers if np.isfinite(seconds).all() else covers.astype(np.float64)
     whole = float(weights.sum())
-    return float(chosen(weights, _states(measured, name)).sum()) / whole if whole else 0.0
+    return float(weights[_states(levels, covers)].sum()) / whole if whole else 0.0
 
 
-def _states(steps: Steps, name: str) -> np.ndarray:
+def _states(values: np.ndarray, covers: np.ndarray) -> np.ndarray:
     """Return True for each row that states a printed rate or a level above 0; shape (rows,)."""
-    values = steps.column(name)
-    states: np.ndarray = np.isfinite(values) & (values > 0) & (steps.column("covers") > 0)
+    states: np.ndarray = np.isfinite(values) & (values > 0) & (covers > 0)
     return states
 
 
@@ -302,8 +304,10 @@ def power_figures(measured: Steps) -> dict[str, Term]:
     A mean of power, clock or temperature is that over the rows that state it. It needs LEAST_KNOWN of the measured
     time, energy from sampled power LEAST_ADDED_UP, and a sum of a counter's values every row.
     """
+    if not {name for columns in ROWS_OF_POWER.values() for name in columns} & {*measured.seen}:
+        return {}
     drawn = _level(measured, POWER_COLUMN)  # watts × seconds are joules: the same ratio of sums
-    joules, time = _whole(measured, COUNTED_ENERGY), time_of(measured)
+    joules, time = _whole(measured, COUNTED_ENERGY), measured.total_seconds()
     found = {} if drawn is None else {"avg_power_watts_per_gpu": drawn}
     sampled = None
     if drawn is not None and time and known_share(measured, POWER_COLUMN) >= LEAST_ADDED_UP:
@@ -319,7 +323,7 @@ def power_figures(measured: Steps) -> dict[str, Term]:
     if (mean := _level(measured, "temperature_celsius")) is not None:
         found["avg_temperature_celsius"] = mean
         hottest, name = float(np.nanmax(measured.column("temperature_celsius"))), "highest mean of a measured step"
-        put_in = f"{fixed(hottest, 1)} °C, {_rows_of(measured)}"
+        put_in = f"{fixed(hottest, 1)} °C, {counted(len(measured), 'row')}"
         highest = _term(hottest, f"{name}, of the hottest GPU", put_in, (name, hottest, "°C"))
         found["max_temperature_celsius"] = highest
     for name in ("throttled_seconds", "slowdown_seconds"):
@@ -331,30 +335,33 @@ def power_figures(measured: Steps) -> dict[str, Term]:
 def _amount(measured: Steps, amount: float, of: str, unit: str) -> Term:
     """Return an amount per step, added up over the measured rows."""
     name = f"Σ {of} per step × steps covered"
-    put_in = f"{precise(amount)} {unit}, {_rows_of(measured)}"
+    put_in = f"{precise(amount)} {unit}, {counted(len(measured), 'row')}"
     return _term(amount, f"{name}, over the measured rows", put_in, (name, amount, unit))
 
 
 def _whole(measured: Steps, name: str) -> float | None:
     """Return the sum of an amount per step over the rows; None where a row lacks it: a part is not the sum."""
-    amounts = measured.column(name) * measured.column("covers")
+    amount, covers = measured.columns(name, "covers")
+    amounts = amount * covers
     return float(amounts.sum()) if len(amounts) and np.isfinite(amounts).all() else None
 
 
 def reported(measured: Steps) -> dict[str, Term]:
     """Return the framework's printed figures, combined over the measured rows, by field of Reported."""
     names = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "tflops_per_gpu", "mfu")
-    found = {name: combined(measured, f"{PRINTED}{name}") for name in names}
+    seen = measured.seen
+    found = {name: combined(measured, f"{PRINTED}{name}") for name in names if f"{PRINTED}{name}" in seen}
     return {name: term for name, term in found.items() if term is not None}
 
 
 def final_loss(steps: Steps) -> Term | None:
     """Return the loss of the last row that has one."""
-    known = np.flatnonzero(np.isfinite(steps.column("loss")))
+    losses = steps.column("loss")
+    known = np.flatnonzero(np.isfinite(losses))
     if not len(known):
         return None
-    value, name = float(steps.column("loss")[known[-1]]), "loss of the last row that has one"
-    put_in = f"{precise(value)}, {_place(steps, int(known[-1]))}"
+    value, name = float(losses[known[-1]]), "loss of the last row that has one"
+    put_in = f"{precise(value)}, {steps.place(int(known[-1]))}"
     return _term(value, f"{name}, of all rows", put_in, (name, value, ""))
 
 
@@ -383,13 +390,14 @@ def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
 
 def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None:
     """Return the sum of work over sum of seconds, over rows that know both. unit: tokens or samples."""
-    covers, seconds, amount = measured.column("covers"), measured.column("seconds"), measured.column(unit)
-    usable = np.isfinite(seconds) & np.isfinite(amount)
-    spent, done = chosen(seconds * covers, usable), chosen(amount * covers, usable)
-    time, work = float(spent.sum()), float(done.sum())
+    seconds, amount = measured.columns("seconds", unit)
+    known = np.isfinite(seconds) & np.isfinite(amount)
+    if not known.any():
+        return None
+    covers, seconds, amount = measured.columns("covers", "seconds", unit, rows=known)
+    time, work, steps = float((seconds * covers).sum()), float((amount * covers).sum()), int(covers.sum())
     if time <= 0 or not work:
         return None
-    steps = int(chosen(covers, usable).sum())
     work_done, parts = f"{count(work)} {unit} ({counted(steps, 'step')})", [("steps", steps, "")]
     batch, length = config.global_batch_size, config.sequence_length
     if batch and (unit == "samples" or length):
@@ -411,12 +419,10 @@ def combined(steps: Steps, name: str) -> Term | None:
     """
     if not steps.has(name):
         return None
-    rate, covers = steps.column(name), steps.column("covers")
-    usable = _states(steps, name)
+    usable = _states(*steps.columns(name, "covers"))
     if not usable.any():
         return None
-    work, unit = work_of(steps, name, usable)
-    rate, covers, seconds = (chosen(column, usable) for column in (rate, covers, steps.column("seconds")))
+    rate, covers, seconds = steps.columns(name, "covers", "seconds", rows=usable)
     if is_timed := bool(np.isfinite(seconds).all()):
         spent = seconds * covers
         above, below = float((rate * spent).sum()), float(spent.sum())
@@ -425,7 +431,8 @@ def combined(steps: Steps, name: str) -> Term | None:
         above, below = float((rate * covers).sum()), float(covers.sum())
         how, sums, shown = "steps", ("Σ (value × steps)", "Σ steps"), (f"{unit_of(name)}·steps", "steps")
     else:
-        work = work * covers
+        of_row, unit = work_of(steps, name, usable)
+        work = of_row * covers
         above, below = float(work.sum()), float((work / rate).sum())
         how, sums, shown = f"work (of a row: {unit})", ("Σ work", "Σ (work / rate)"), (_UNIT_OF_WORK.get(unit, ""), "")
     numbers = " / ".join(f"{precise(v)} {u}".rstrip() for v, u in zip((above, below), shown, strict=True))
@@ -472,30 +479,20 @@ def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, st
     A row that does not state it has the mean weight of the others; if no row states it, all have equal weight.
     """
     counted = {"tokens": "its tokens", "samples": "its samples"} if "tokens" in rate else {"samples": "its samples"}
+    seen = steps.seen
     for name, unit in {**counted, "relative_work": "its share of the log's work"}.items():
-        if steps.has(name):
-            work = chosen(steps.column(name), usable)
+        if name in seen:
+            (work,) = steps.columns(name, rows=usable)
             known = np.isfinite(work) & (work >= 0)
             if work[known].any():
                 return np.where(known, work, work[known].mean()), unit
     return np.ones(int(usable.sum())), "the same for all"
 
 
-def time_of(steps: Steps) -> float | None:
-    """Return the seconds of all rows that have a time: sum of mean step time × steps covered."""
-    return steps.once("time", lambda: total(steps.column("seconds") * steps.column("covers")))
-
-
-def total(values: FloatArray) -> float | None:
-    """Return the sum of the known terms; None where none is known."""
-    known = finite(values)
-    return float(known.sum()) if len(known) else None
-
-
 def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> Term | None:
     """Return the mean time of a step. timer: printed rate that times were computed from, if no line prints one."""
-    time = time_of(measured)
-    steps = float(chosen(measured.column("covers"), np.isfinite(measured.column("seconds"))).sum())
+    time, (covers, seconds) = measured.total_seconds(), measured.columns("covers", "seconds")
+    steps = int(covers[np.isfinite(seconds)].sum())
     if not time or not steps:
         return None
     if timer in RATES and (rate := combined(measured, timer)):
@@ -503,9 +500,9 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
     return _term(
         time / steps,
         "Σ seconds / steps, over the measured rows",
-        f"{precise(time)} s / {counted(int(steps), 'step')}",
+        f"{precise(time)} s / {counted(steps, 'step')}",
         ("Σ seconds", time, "s"),
-        ("steps", int(steps), ""),
+        ("steps", steps, ""),
         sums_seconds=True,
     )
 
@@ -536,20 +533,8 @@ def describe_lines(lines: Sequence[int] | np.ndarray) -> str:
     return f"{len(known)} lines from {known.min()} to {known.max()}"
 
 
-def _rows_of(steps: Steps) -> str:
-    return counted(len(steps), "row")
-
-
 def _rows(steps: Steps, rows: np.ndarray) -> str:
-    return f"{int(rows.sum())} of {len(steps)} rows, {describe_lines(chosen(steps.column('line'), rows))}"
-
-
-def _place(steps: Steps, row: int) -> str:
-    """Return a row's place, such as `step 7, line 12`, or `row 7 of 20` in a file that does not number its steps."""
-    line = int(steps.column("line")[row])
-    numbered = "index" in steps.seen
-    place = f"step {int(steps.column('index')[row])}" if numbered else f"row {row + 1} of {len(steps)}"
-    return place + (f", line {line}" if line > 0 else "")
+    return f"{int(rows.sum())} of {len(rows)} rows, {describe_lines(steps.columns('line', rows=rows)[0])}"
 
 
 def _per_gpu(term: Term | None, gpus: int | None) -> Term | None:
