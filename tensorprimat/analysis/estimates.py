@@ -12,7 +12,7 @@ from tensorprimat.analysis import stats
 from tensorprimat.analysis.rates import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.records import Estimate
 from tensorprimat.analysis.sides import Group, runs_of
-from tensorprimat.analysis.stats import LogEstimate
+from tensorprimat.analysis.stats import LogEstimate, OneRun
 from tensorprimat.audit.rounding import error_of_mean, printed_unit
 from tensorprimat.core.figures import Input
 from tensorprimat.core.quantities import count, counted, listed, precise, spelled_metric
@@ -217,22 +217,34 @@ def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> fl
 
 def within_run(run: Result, metric: str) -> float:
     """Return the relative standard error of a run's figure from its own rows; 0 where it has too few rows."""
-    rows = moves(run, metric)
-    if len(rows) < stats.FEWEST_ROWS_FOR_INTERVAL:
-        return 0.0
-    return stats.of_one_run(rows).half_width / stats.student(0.95, math.inf)
+    _, spread = _spread_of_rows(run, metric, 0.95)
+    return spread.half_width / stats.student(0.95, math.inf) if spread else 0.0
+
+
+def _spread_of_rows(run: Result, metric: str, confidence: float) -> tuple[int, OneRun | None]:
+    """Return the number of rows with a figure and the uncertainty of their mean; None where they are too few.
+
+    Figures that count the same work share it.
+    """
+    work = next((work for work in ("tokens", "samples") if metric.startswith(work)), "steps")
+
+    def derive() -> tuple[int, OneRun | None]:
+        rows = moves(run, work)
+        enough = len(rows) >= stats.FEWEST_ROWS_FOR_INTERVAL
+        return len(rows), stats.of_one_run(rows, confidence) if enough else None
+
+    return run.steps.once(("spread", work, run.training_config.warmup_steps, confidence), derive)
 
 
 def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | None, confidence: float) -> Estimate:
     run = group.runs[0]
-    rows = moves(run, metric)
-    if len(rows) < stats.FEWEST_ROWS_FOR_INTERVAL:
-        few = f"only {counted(len(rows), 'measured row')}" if len(run.steps) else "the file holds means only, no steps"
+    rows, spread = _spread_of_rows(run, metric, confidence)
+    if spread is None:
+        few = f"only {counted(rows, 'measured row')}" if len(run.steps) else "the file holds means only, no steps"
         return Estimate(value=value, confidence=confidence, rests_on="one run", no_interval_because=few)
-    spread = stats.of_one_run(rows, confidence)
     planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
-    rests_on = f"one run of {len(rows)} rows ({count(spread.effective)} effective)"
-    none_because = _silent_because(group, len(rows))
+    rests_on = f"one run of {rows} rows ({count(spread.effective)} effective)"
+    none_because = _silent_because(group, rows)
     half = math.hypot(spread.half_width, drift(group) * stats.student(confidence, math.inf)) + rounding(group, metric)
     return Estimate(
         value=value,
@@ -272,12 +284,15 @@ def changed_level(seconds: FloatArray, start: int) -> bool:
     return abs(float(np.median(early)) / float(np.median(late)) - 1) < CLOCK_CHANGE
 
 
-def moves(run: Result, metric: str) -> FloatArray:
-    """Return the influence of each measured row of one run on the logarithm of a figure, shape (rows,)."""
+def moves(run: Result, work: str) -> FloatArray:
+    """Return the influence of each measured row of one run on the logarithm of its rate of work, shape (rows,).
+
+    work: tokens, samples or steps.
+    """
     if not len(run.steps):
         return np.empty(0)
     steps = run.steps.take(np.concatenate([selection.rows for selection in _selected(run)]))
-    for amount, time in _ratios_of_sums(steps, metric):
+    for amount, time in _ratios_of_sums(steps, work):
         known = np.isfinite(amount) & np.isfinite(time) & (time > 0)
         if amount[known].sum() > 0:
             return stats.influences(amount[known], time[known])
@@ -369,15 +384,19 @@ def _selected(run: Result) -> tuple[Selection, ...]:
     return select_measured(run.steps, warmup_steps=run.training_config.warmup_steps)
 
 
-def _ratios_of_sums(steps: Steps, metric: str) -> Iterable[tuple[FloatArray, FloatArray]]:
-    """Yield the numerator and denominator, row by row, of the ways in which core/summary forms a figure, best first."""
-    covers = steps.column("covers").astype(np.float64)
-    time = steps.column("seconds") * covers
-    if metric.startswith("tokens"):
-        yield steps.column("tokens") * covers, time
-    if metric.startswith(("tokens", "samples")):
-        yield steps.column("samples") * covers, time
-        for rate in ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu", "reported_samples_per_second"):
-            work = work_of(steps, rate, np.ones(len(steps), np.bool_))[0] * covers
-            yield work, work / usable_rate(steps, rate)
+def _ratios_of_sums(steps: Steps, work: str) -> Iterable[tuple[FloatArray, FloatArray]]:
+    """Yield the numerator and denominator, row by row, of the ways in which core/summary forms a figure, best first.
+
+    work: tokens, samples or steps, which the figure counts.
+    """
+    seconds, steps_covered = steps.columns("seconds", "covers")
+    covers, seen = steps_covered.astype(np.float64), steps.seen
+    time = seconds * covers
+    for unit in {"tokens": ("tokens", "samples"), "samples": ("samples",)}.get(work, ()):
+        if unit in seen:
+            yield steps.column(unit) * covers, time
+    for rate in ("reported_tokens_per_second", "reported_tokens_per_second_per_gpu", "reported_samples_per_second"):
+        if work != "steps" and rate in seen:
+            of_row = work_of(steps, rate, np.ones(len(covers), np.bool_))[0] * covers
+            yield of_row, of_row / usable_rate(steps, rate)
     yield covers, time
