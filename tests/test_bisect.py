@@ -12,9 +12,11 @@ import zipfile
 import numpy as np
 import pytest
 from test_gate_pairs import ROOT, TRAIN, git
+from test_launch import is_running
 
 from tensorprimat.analysis import search
 from tensorprimat.cli import main
+from tensorprimat.session import commits
 
 COMMITS = 12
 
@@ -90,6 +92,14 @@ def test_ctrl_c_leaves_no_worktree(repository):
     assert b"interrupted" in child.stderr.read()
     child.stderr.close()
     assert state_of(repository) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_nothing_that_a_command_starts_outlives_its_run(tmp_path):
+    """The ranks of torchrun are in sessions of their own, and would hold the GPUs of the next run."""
+    command = ["bash", "-c", "setsid sleep 60 & echo $!; sleep 0.2"]
+    _, printed = commits.run_in(commits.Program(name="one", folder=tmp_path), command)
+    assert not is_running(int(printed))
 
 
 @pytest.mark.parametrize(

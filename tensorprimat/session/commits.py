@@ -11,7 +11,6 @@ import contextlib
 import math
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -34,6 +33,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.summary import pool
 from tensorprimat.session.sides import laid_over, load_any
 from tensorprimat.storage.store import Loaded
+from tensorprimat.system import processes
 
 PRINTED_LOG = "-"
 """Name of the log that a command prints."""
@@ -104,18 +104,12 @@ def run_in(program: Program, command: Sequence[str]) -> tuple[float, str]:
     with tempfile.TemporaryFile() as output:
         started = time.perf_counter()
         try:
-            child = subprocess.Popen(
-                command, cwd=program.folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+            code = processes.run_guarded(
+                command, cwd=program.folder, env=environment, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=subprocess.STDOUT,
+            ).returncode  # fmt: skip
         except OSError as error:
             raise UsageError(f"{command[0]}: {error.strerror or error}; name a command that can be started") from error
-        try:
-            code = child.wait()
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)  # nothing that it started goes on beside the next run
-            child.wait()
         seconds = time.perf_counter() - started
         output.seek(0)
         text = output.read().decode(errors="replace")
