@@ -13,10 +13,11 @@ import plausible
 import pytest
 
 from tensorprimat.analysis.compare import compare
+from tensorprimat.cli import main
 from tensorprimat.core.quantities import PLOT_DIGITS, PLOT_UNITS, count, in_plot, to_digits
 from tensorprimat.reports import html
 from tensorprimat.reports.sections import ENHANCED
-from tensorprimat.storage.store import Loaded
+from tensorprimat.storage.store import Loaded, to_json
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; pip install playwright")
 
@@ -61,6 +62,9 @@ def pages(tmp_path_factory):
         "hostile": page_of(plausible.result("h100", device_name=hostile), plausible.result("mi300x")),
         "long": page_of(plausible.result("h100", steps=30_000), plausible.result("mi300x", steps=30_000, seed=1)),
     }
+    for number, seconds in enumerate((10.0, 100.0, 200.0)):
+        (folder / f"{number}.json").write_text(to_json(plausible.result("h100", seconds=seconds)))
+    assert main(["list", str(folder), "--html", str(folder / "list.html")]) == 0
     for name, content in contents.items():
         (folder / f"{name}.html").write_text(content, encoding="utf-8")
     return folder
@@ -166,6 +170,14 @@ def test_a_table_sorts_by_click_and_by_key(visit):
     assert falling == rising[::-1]
     times = [float(re.search(r"[\d.]+", text).group()) for text in rising]
     assert times == sorted(times)
+
+
+def test_the_list_of_results_sorts_by_its_figures_not_by_their_texts(visit):
+    page = visit("list")
+    page.get_by_role("button", name="tokens/s/GPU").click()
+    picture(page, "list_1000")
+    names = [cell.inner_text() for cell in page.locator("tbody tr td:last-child").all()]
+    assert names == ["2.json", "1.json", "0.json"]
 
 
 def test_the_table_of_verdicts_sorts_by_its_first_column(visit):

@@ -125,12 +125,12 @@ def pass_table(pairs: Sequence[PassPair]) -> Table:
     """Return the table of forward only against forward and backward."""
     columns: dict[str, Callable[[PassPair], TableCell]] = {
         **{TITLES[key]: partial(_of_row, key) for key in ("model_size", "context_length", "batch_size", "precision")},
-        "Forward, ms": lambda pair: TableCell(text=milliseconds(pair.forward_ms)),
-        "Forward + backward, ms": lambda pair: TableCell(text=milliseconds(pair.forward_backward_ms)),
-        "Backward, ms": lambda pair: TableCell(text=milliseconds(pair.backward_ms)),
-        "Forward + backward / forward": lambda pair: TableCell(text=two_decimals(pair.ratio)),
-        "Backward std, ms": lambda pair: TableCell(text=milliseconds(pair.backward_std_ms)),
-        "Backward CV, %": lambda pair: TableCell(text=shown("backward_cv_percent", pair.backward_cv_percent)),
+        "Forward, ms": lambda pair: _time(pair.forward_ms),
+        "Forward + backward, ms": lambda pair: _time(pair.forward_backward_ms),
+        "Backward, ms": lambda pair: _time(pair.backward_ms),
+        "Forward + backward / forward": lambda pair: TableCell(text=two_decimals(pair.ratio), value=pair.ratio),
+        "Backward std, ms": lambda pair: _time(pair.backward_std_ms),
+        "Backward CV, %": lambda pair: _cell("backward_cv_percent", pair.backward_cv_percent),
     }
     title = "Forward only against forward and backward"
     note = "; ".join(dict.fromkeys(pair.method for pair in pairs)) + "."
@@ -138,7 +138,11 @@ def pass_table(pairs: Sequence[PassPair]) -> Table:
 
 
 def _of_row(key: str, pair: PassPair) -> TableCell:
-    return TableCell(text=shown(key, pair.row.get(key)))
+    return _cell(key, pair.row.get(key))
+
+
+def _time(value: float | None) -> TableCell:
+    return TableCell(text=milliseconds(value), value=value)
 
 
 def pivot_table(content: Pivot) -> Table:
@@ -166,8 +170,8 @@ def scaling_table(found: Sequence[SizeScaling]) -> Table:
     columns: dict[str, Callable[[SizeScaling], TableCell]] = {
         "Axis": lambda scaling: TableCell(text=scaling.axis),
         "Cells": lambda scaling: TableCell(text=scaling.label),
-        "Points": lambda scaling: TableCell(text=str(len(scaling.points))),
-        "Exponent": lambda scaling: TableCell(text=two_decimals(scaling.exponent)),
+        "Points": lambda scaling: TableCell(text=str(len(scaling.points)), value=len(scaling.points)),
+        "Exponent": lambda scaling: TableCell(text=two_decimals(scaling.exponent), value=scaling.exponent),
     }
     note = (
         f"Time grows with this power of the axis (least squares of the logarithms); a fit needs {LEAST_POINTS} points."
@@ -217,6 +221,7 @@ PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{{ script_hash }}'">
 <title>{{ heading }}</title>
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; }
@@ -225,28 +230,39 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-spa
 th, td { padding: .25rem .75rem; border-bottom: 1px solid #ddd; text-align: left; }
 th { border-bottom: 2px solid #888; }
 .n { text-align: right; }
+th button { all: unset; cursor: pointer; }
+th button:focus-visible { outline: 2px solid; }
+th button::after { content: "\\a0↕"; color: #888; font-weight: 400; }
+th[aria-sort="ascending"] button::after { content: "\\a0↑"; }
+th[aria-sort="descending"] button::after { content: "\\a0↓"; }
 p { color: #666; }
 @media (prefers-color-scheme: dark) { body { background: #16181c; color: #ddd; } th, td { border-color: #444; } }
 </style>
 <h1>{{ heading }}</h1>
 {% for table in tables %}
 <h2>{{ table.title }}</h2>
-<div><table>
+<div><table{% if table.rows | length > 1 %} class="sortable"{% endif %}>
 <thead><tr>{% for column in table.columns %}<th{% if column.numeric %} class="n"{% endif %}>{{ column.title }}</th>{% endfor %}</tr></thead>
 <tbody>
-{% for row in table.rows %}<tr>{% for cell in row %}<td{% if table.columns[loop.index0].numeric %} class="n"{% endif %}>{{ cell.text | line }}</td>{% endfor %}</tr>
+{% for row in table.rows %}<tr>{% for cell in row %}<td{% if table.columns[loop.index0].numeric %} class="n" data-sort="{{ cell.value if cell.value is not none }}"{% endif %}>{{ cell.text | line }}</td>{% endfor %}</tr>
 {% endfor %}</tbody>
 </table></div>
 {% if table.note %}<p>{{ table.note }}</p>{% endif %}
 {% endfor %}
+<script>{{ script }}</script>
 </html>
 """  # noqa: E501  a table row is one line of the template, so that no spaces are between its cells
 
 
 def render_html(content: Sequence[Table], *, heading: str) -> str:
-    """Return the document as one page without scripts and external files."""
+    """Return the document as one page without external files, whose tables can be sorted."""
     from jinja2 import Environment
+
+    from tensorprimat.reports.html import embedded_script  # here: the other forms need no jinja2
 
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters["line"] = one_line
-    return environment.from_string(PAGE).render(heading=one_line(heading), tables=content)
+    script, script_hash = embedded_script("report_sort.js")
+    return environment.from_string(PAGE).render(
+        heading=one_line(heading), tables=content, script=script, script_hash=script_hash
+    )

@@ -1,6 +1,6 @@
 """The pages comparison_report.html and enhanced_report.html: one offline file each, for screen and screen reader.
 
-Structure is in report.html (jinja2, autoescape), look in report.css, behaviour in report.js and report_plot.js; all are
+Structure is in report.html (jinja2, autoescape), look in report.css, behaviour in report*.js; all are
 embedded. A content security policy allows this very script and nothing else, so text from a log can never become code.
 """
 
@@ -30,7 +30,7 @@ from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
 from tensorprimat.system.safe_text import LONGEST_NOTE, one_line, page_text
 
 _HERE = Path(__file__).parent
-SCRIPTS = ("report_plot.js", "report.js")
+SCRIPTS = ("report_plot.js", "report_sort.js", "report.js")
 _MOST_POINTS = 100_000  # of all curves together: about 3 MB of the file
 _LEAST_POINTS, MOST_OF_ONE = 400, 20_000  # of one curve: no screen is wider
 _KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled": "unsure", "not_comparable": "unsure"}
@@ -40,7 +40,7 @@ _KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     looks = looks_of(comparison.sides)
     answers = forest.answers(comparison)
-    script = "".join((_HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script, script_hash = embedded_script(*SCRIPTS)
     sections_of_models = [_model(part, report, looks, forest.said(comparison)) for part in comparison.by_model()]
     return _environment().get_template("report.html").render(
         comparison=comparison,
@@ -64,8 +64,8 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         quantities=quantities,
         verdicts=sections.verdicts(comparison.pairs) if len(comparison.pairs) > 1 else None,
         style=Markup((_HERE / "report.css").read_text(encoding="utf-8") + _level_colours()),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        script=script,
+        script_hash=script_hash,
     )  # fmt: skip
 
 
@@ -92,6 +92,12 @@ def _level_colours() -> str:
         f"color: light-dark({level.colour}, color-mix(in srgb, {level.colour} 55%, white)); }}\n"
         for level in LEVELS.values()
     )
+
+
+def embedded_script(*names: str) -> tuple[Markup, str]:
+    """Return scripts as one, and the hash that a content security policy allows."""
+    script = "".join((_HERE / name).read_text(encoding="utf-8") for name in names)
+    return Markup(script), base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def history_page(machines: Sequence[Any], metrics: str) -> str:

@@ -1,4 +1,4 @@
-// Behaviour of the HTML reports: theme, sortable tables, sources of figures, printing; plots are in report_plot.js.
+// Behaviour of the HTML reports: theme, sources of figures, printing; plots are in report_plot.js, sortable tables in report_sort.js.
 // It uses no library and no network.
 
 const THEME_KEY = "tensorprimat-theme";
@@ -28,36 +28,6 @@ function startTheme() {
   document.querySelector(".tools").hidden = false;
   const theme = remembered();
   show(["light", "dark"].includes(theme) ? theme : "auto"); // not stored: another open report may store a choice now
-}
-
-// Tables --------------------------------------------------------------------------------------------------------------
-
-function startSorting(table) {
-  const headings = [...table.tHead.rows[0].cells];
-  headings.forEach((heading, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "sort";
-    button.append(...heading.childNodes);
-    heading.append(button);
-    button.addEventListener("click", () => {
-      const descending = heading.getAttribute("aria-sort") === "ascending";
-      for (const other of headings) other.removeAttribute("aria-sort");
-      heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
-      sort(table.tBodies[0], column, descending ? -1 : 1);
-    });
-  });
-}
-
-function sort(body, column, direction) {
-  const key = (row) => row.cells[column].dataset.sort;
-  const rows = [...body.rows].sort((one, other) => {
-    const [a, b] = [key(one), key(other)];
-    if (a === "" || b === "") return (a === "") - (b === ""); // unmeasured values come last in both directions
-    const difference = Number(a) - Number(b);
-    return direction * (Number.isNaN(difference) ? a.localeCompare(b, "en", { numeric: true }) : difference);
-  });
-  body.append(...rows);
 }
 
 // Sources -------------------------------------------------------------------------------------------------------------
@@ -98,7 +68,6 @@ function startPrinting() {
 startTheme();
 startSources();
 startPrinting();
-for (const table of document.querySelectorAll("table.sortable")) startSorting(table);
 const all = JSON.parse(document.getElementById("curves").textContent);
 forms = all;
 for (const section of document.querySelectorAll("section.model")) {
