@@ -84,12 +84,12 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path, capsys):
     assert "no results.parquet in it; write it with tprimat export" in capsys.readouterr().err
 
 
-def test_folders_without_results_are_refused_in_one_line_and_no_file_is_left(tmp_path, capsys):
+def test_folders_without_results_are_refused_in_one_line_and_nothing_is_left(tmp_path, capsys):
     for folder, says in (("none", "no such folder"), (".", "no benchmark results")):
-        assert main(["export", str(tmp_path / folder), "--output", str(tmp_path / "store")]) == 2
+        assert main(["export", str(tmp_path / folder), "--output", str(tmp_path / "new" / "store")]) == 2
         assert says in capsys.readouterr().err
     gc.collect()  # pytest fails where a writer of Parquet is closed after its file
-    assert not list((tmp_path / "store").iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_missing_package_is_named_with_its_remedy(places, tmp_path, monkeypatch, capsys):
