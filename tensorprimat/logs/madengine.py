@@ -14,11 +14,10 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.settings import PRECISIONS
 from tensorprimat.logs import fields
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.metric_columns import UnreadText
 from tensorprimat.logs.metric_names import MADENGINE
 from tensorprimat.logs.metrics import csv_cells
 from tensorprimat.logs.model_names import model_name
-from tensorprimat.logs.text import Log
+from tensorprimat.logs.text import Log, UnreadText
 
 FAILED = "FAILURE"
 _MOST_NAMED = 3  # other models in a warning

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from itertools import compress, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,8 +33,7 @@ from tensorprimat.logs.metric_names import (
 )
 from tensorprimat.logs.metric_steps import EPOCH, SO_FAR, Merged, RowClock
 from tensorprimat.logs.repeats import Repeats
-from tensorprimat.logs.text import Log
-from tensorprimat.system.safe_text import one_line
+from tensorprimat.logs.text import UnreadText
 
 EXACT_CLOCK = 1e-3  # seconds; W&B's clocks have microseconds, but a call takes a millisecond
 _UNITS_SINCE_1970 = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
@@ -41,7 +42,7 @@ EMPTY = frozenset(("", "NaN", "None"))
 """Cells of a CSV that contain nothing."""
 _NOTHING = frozenset(("", "nan", "none", "null", "n/a", "na", "-", "--"))
 """Other spellings of nothing, in small letters."""
-_SHOWN_CHARACTERS = 40
+_ROWS_AT_ONCE = 10_000
 _COMPARED = ("loss", SO_FAR, *fields.MEASURES)
 """Fields whose values two rows about one step share, if they are of one job."""
 MAY_BE_NAN = ("loss", "gradient_norm", "learning_rate")
@@ -64,66 +65,15 @@ def _number(value: object) -> float | None:
         return None
 
 
-class _Numbers:
-    """The numbers under one name: the row and value of each."""
-
-    def __init__(self, rows: Iterable[int] = (), values: Iterable[float] = ()) -> None:
-        self.rows, self.values = array("q", rows), array("d", values)
-
-
-class _Clock(_Numbers):
-    """The moments under one name."""
-
-    def __init__(self, rows: Iterable[int] = (), values: Iterable[float] = ()) -> None:
-        super().__init__(rows, values)
-        self.resolutions = array("d", [EXACT_CLOCK]) * len(self.rows)
-        self.years = array("b", [True]) * len(self.rows)
-
-    def add(self, row: int, moment: Moment) -> None:
-        """Add the moment of a row."""
-        self.rows.append(row)
-        self.values.append(moment.seconds)
-        self.resolutions.append(moment.resolution)
-        self.years.append(moment.has_year)
-
-
-class UnreadText:
-    """Lines or cells of a table that cannot be read, counted."""
-
-    def __init__(self) -> None:
-        """Start without any."""
-        self.count, self.first, self.last, self.shown = 0, 0, 0, ""
-
-    def add(self, line: int | None, text: str) -> None:
-        """Count one. text: shown if it is the first."""
-        if not self.count:
-            self.first, self.shown = line or 0, one_line(text[:_SHOWN_CHARACTERS])
-        self.last = line or 0
-        self.count += 1
-
-    def spare(self, line: int, log: Log) -> None:
-        """Leave the last line of the log out of the count if it has no line end: its writer may not be done with it."""
-        if self.count and self.last == line and log.tail(1)[-1]:
-            self.count -= 1
-
-    def warnings(self) -> list[str]:
-        """Return a warning about lines, if there are any."""
-        if not self.count:
-            return []
-        are, they_do = ("are", "they do") if self.count > 1 else ("is", "it does")
-        return [Notice("lines_torn", "steps", lines=self.count, are=are, they_do=they_do, place=self.place)]
-
-    @property
-    def place(self) -> str:
-        """Return where the first is, with its text."""
-        return f"the first is {self.shown!r}" + (f" in line {self.first}" if self.first else "")
+Cells = tuple[str, Sequence[int] | np.ndarray, Sequence[Any]]
+"""Name, positions of the rows that have a value, and the values."""
 
 
 class MetricColumns:
     """The rows of a table, in the order in which they were added."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        """Start without rows. names: of a CSV's columns, in their order."""
+    def __init__(self) -> None:
+        """Start without rows."""
         self.lines = array("q")
         self.names = dict[str, None]()
         """Every name that any row has."""
@@ -138,70 +88,45 @@ class MetricColumns:
         self.torn = UnreadText()
         """Lines that are no row: of other cells than the header, or of JSON that ends too early."""
         self._no_numbers = dict[str, UnreadText]()
-        self._numbers = {name: _Numbers() for name in names if is_known(name) and name not in CLOCKS}
-        self._clocks = dict[str, _Clock]()
+        self._numbers = dict[str, list[tuple[np.ndarray, FloatArray]]]()
+        """Name → rows and values, in stretches."""
+        self._clocks = dict[str, list[FloatArray]]()
+        """Name → row, seconds, resolution and has_year of moments, in stretches of shape (moments, 4)."""
         self._evaluated = array("q")
 
-    def add(self, line: int | None, row: MetricRow) -> None:
-        """Add a row of values by name."""
-        place = len(self.lines)
-        self.lines.append(-1 if line is None else line)
-        for name, printed in row.items():
-            if name not in self.names:
-                self.names[name] = None
-            if _is_of_evaluation(name):
-                self._evaluated.append(place)
-            self._sum_up(name, printed, place)
-            if name in headers.STATED_IN_COLUMNS and isinstance(printed, str | int | float):
-                self._state(name, (str(printed),))
-            if name in RUNS and printed is not None:
-                self.runs.add(str(printed))
-            if not is_known(name):
-                continue
-            if name in CLOCKS and (moment := moment_of(name, printed)):
-                self._clocks.setdefault(name, _Clock()).add(place, moment)
-            if name in CLOCKS:
-                continue
-            if (value := _number(printed)) is not None:
-                column = self._numbers.setdefault(name, _Numbers())
-                column.rows.append(place)
-                column.values.append(value)
-            elif isinstance(printed, str) and printed.strip().lower() not in _NOTHING:
-                self._no_numbers.setdefault(name, UnreadText()).add(line, printed)
-
-    def add_numbers(self, lines: Sequence[int], names: Sequence[str], cells: Sequence[Sequence[str]]) -> bool:
-        """Add rows of a CSV by column. Return False, and add none, if a known column contains anything but numbers."""
-        found = [
-            (name, column, _numbers(column) if is_known(name) else None)
-            for name, column in zip(names, cells, strict=True)
-        ]
-        if any(numbers is None and is_known(name) for name, _, numbers in found):
-            return False
+    def add(self, lines: Iterable[int], table: Iterable[Cells]) -> None:
+        """Add rows, column by column. lines: -1 for a row of a document."""
         first = len(self.lines)
         self.lines.extend(lines)
-        for name, column, numbers in found:
-            rows, values = numbers or (np.flatnonzero([cell not in EMPTY for cell in column]), np.empty(0))
-            if not len(rows):
+        for name, places, cells in table:
+            is_read = is_known(name) and name not in CLOCKS
+            if is_read:
+                self._numbers.setdefault(name, [])
+            if not len(cells):
                 continue
             self.names.setdefault(name)
+            rows = np.asarray(places) + first
             if name in RUNS:
-                self.runs.update(set(column) - EMPTY)
-            if name in headers.STATED_IN_COLUMNS:
-                self._state(name, column)
+                self.runs.update(map(str, cells))
+            for cell in cells if name in headers.STATED_IN_COLUMNS else ():
+                if len(stated := self._stated.setdefault(name, set())) > 1:  # two values already state nothing
+                    break
+                stated |= {str(cell)} if isinstance(cell, str | int | float) else set()
             if _is_of_evaluation(name):
-                self._evaluated.frombytes((rows + first).tobytes())
-            if name.removeprefix("train/") in OF_SUMMARY:
-                self._sum_up(name, column[rows[-1]], first + int(rows[-1]))
+                self._evaluated.extend(rows.tolist())
             if name in CLOCKS:
-                clock = self._clocks.setdefault(name, _Clock())
-                for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-                    if moment := moment_of(name, value):
-                        clock.add(row + first, moment)
-            elif numbers:
-                kept = self._numbers.setdefault(name, _Numbers())
-                kept.rows.frombytes((rows + first).tobytes())
-                kept.values.frombytes(values.tobytes())
-        return True
+                self._clocks.setdefault(name, []).append(np.column_stack([rows, _moments(name, cells)]))
+            if is_read or name.removeprefix("train/") in OF_SUMMARY:
+                values, known = _numbers(cells)
+                if known.any():
+                    last = int(np.flatnonzero(known)[-1])
+                    self._sum_up(name, str(cells[last]), int(rows[last]))
+            if is_read:
+                self._numbers[name].append((rows[known], values[known]))
+                for place in np.flatnonzero(~known).tolist():
+                    if isinstance(cells[place], str) and cells[place].strip().lower() not in _NOTHING:
+                        unread = self._no_numbers.setdefault(name, UnreadText())
+                        unread.add(max(self.lines[rows[place]], 0), cells[place])
 
     def _index(self) -> np.ndarray:
         """Return the number of the step of every row, -1 where it has none; (rows,)."""
@@ -268,17 +193,8 @@ class MetricColumns:
         """Yield warnings about lines and cells that were not read."""
         yield from self.torn.warnings()
         for name, cells in self._no_numbers.items():
-            several = cells.count > 1
-            yield (
-                Notice(
-                    "cells_left_out",
-                    "steps",
-                    cells=cells.count,
-                    column=name,
-                    are="are" if several else "is",
-                    place=cells.place,
-                )
-            )
+            are = "are" if cells.count > 1 else "is"
+            yield Notice("cells_left_out", "steps", cells=cells.count, column=name, are=are, place=cells.place)
 
     def repeats(self) -> list[str]:
         """Return a warning if rows that follow each other with one number contradict each other in a metric."""
@@ -291,24 +207,20 @@ class MetricColumns:
             rows, values = self._of(name)
             again = np.flatnonzero((np.diff(index[rows]) == 0) & (index[rows[1:]] >= 0))
             for place in again[values[again] != values[again + 1]].tolist():
-                one, other = (self._step_of(kind, int(rows[n]), index, float(values[n])) for n in (place, place + 1))
-                found.add(one, other)
+                lines = (self.lines[row] if self.lines[row] >= 0 else None for row in rows[place : place + 2])
+                step = Step(index=int(index[rows[place]]), seconds=None)
+                pair = (
+                    step.changed(line=line, **{kind: float(value)})
+                    for line, value in zip(lines, values[place : place + 2], strict=True)
+                )
+                found.add(*pair)
         return list(found.warnings())
 
-    def _step_of(self, kind: str, row: int, index: np.ndarray, value: float) -> Step:
-        line = self.lines[row] if self.lines[row] >= 0 else None
-        return Step(index=int(index[row]), seconds=None, line=line).changed(**{kind: value})
-
-    def _sum_up(self, name: str, printed: object, row: int) -> None:
+    def _sum_up(self, name: str, printed: str, row: int) -> None:
         """Note a value of the Hugging Face Trainer's summary; of several the last one counts."""
         plain = name.removeprefix("train/")
-        if plain in OF_SUMMARY and _number(printed) is not None:
-            self.summary[plain], self._summary_row = str(printed), row
-
-    def _state(self, name: str, cells: Iterable[str]) -> None:
-        """Note the values of an argument; more than two are not kept, since two already state nothing."""
-        if len(stated := self._stated.setdefault(name, set())) < 2:
-            stated.update(islice(set(cells) - EMPTY, 2))
+        if plain in OF_SUMMARY:
+            self.summary[plain], self._summary_row = printed, max(row, self._summary_row)
 
     def arguments(self) -> dict[str, str]:
         """Return the columns that repeat the value of an argument in every row."""
@@ -345,8 +257,11 @@ class MetricColumns:
         return (field, 1.0) if companion in self.names else field_of(name)
 
     def _of(self, name: str) -> tuple[np.ndarray, FloatArray]:
-        column = self._numbers[name]
-        return np.array(column.rows), np.array(column.values)
+        parts = self._numbers[name]
+        if len(parts) != 1:
+            rows, values = zip(*parts, strict=True) if parts else ([np.empty(0, np.int64)], [np.empty(0)])
+            parts[:] = [(np.concatenate(rows), np.concatenate(values))]
+        return parts[0]
 
     def _values(self, kind: str) -> tuple[np.ndarray, FloatArray]:
         """Return a mask of the rows that contain a kind of value, and the values.
@@ -371,14 +286,13 @@ class MetricColumns:
         return present, dense
 
     def _clock(self, opening: np.ndarray) -> RowClock:
-        shape = len(self.lines)
-        seconds, resolutions, years = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape, np.bool_)
+        columns = np.full((len(self.lines), 3), (np.nan, 0.0, 0.0))
         for name in reversed([name for name in CLOCKS if name in self._clocks]):
-            clock = self._clocks[name]
-            rows = np.array(clock.rows)
-            seconds[rows], resolutions[rows] = np.array(clock.values), np.array(clock.resolutions)
-            years[rows] = np.array(clock.years, np.bool_)
-        return RowClock(seconds[opening], resolutions[opening], years[opening])
+            moments = np.concatenate(self._clocks[name])
+            moments = moments[~np.isnan(moments[:, 1])]
+            columns[moments[:, 0].astype(np.int64)] = moments[:, 1:]
+        seconds, resolutions, years = columns[opening].T
+        return RowClock(seconds, resolutions, years.astype(np.bool_))
 
 
 def _first_known(present: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -390,30 +304,32 @@ def _first_known(present: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, n
     return np.where(holder < length, holder, 0), holder < length
 
 
-def _numbers(cells: Sequence[str]) -> tuple[np.ndarray, FloatArray] | None:
-    """Return the positions and values of the cells that are not empty; None where one is not a number."""
-    try:
-        values = np.array(list(map(float, cells)))
-        if not np.isnan(values).any():
-            return np.arange(len(cells)), values
-    except ValueError:
-        pass
-    filled = [cell not in EMPTY for cell in cells]
-    try:
-        return np.flatnonzero(filled), np.array(list(map(float, compress(cells, filled))), np.float64)
-    except ValueError:
-        return None
+def _numbers(cells: Sequence[Any]) -> tuple[FloatArray, np.ndarray]:
+    """Return cells as numbers, and a mask of those that are numbers."""
+    if {*map(type, cells)} <= {str, int, float}:
+        with suppress(ValueError, OverflowError):
+            values = np.array(list(map(float, cells)))
+            return values, np.ones(len(values), np.bool_)
+    found = list(map(_number, cells))
+    return np.array(found, np.float64), np.array([number is not None for number in found])
 
 
 def moment_of(name: str, printed: object) -> Moment | None:
     """Return the moment that a cell of one of CLOCKS states."""
-    value = _number(printed)
-    if value is not None and math.isfinite(value) and value > 0:
-        unit = next((unit for least, unit in _UNITS_SINCE_1970 if value >= least), 1.0)
-        whole = value == int(value)
-        resolution = max(unit, EXACT_CLOCK) if whole else EXACT_CLOCK
-        return Moment(seconds=value * unit, resolution=resolution, has_year=name != "_runtime")
-    return moment_in(printed) if isinstance(printed, str) else None
+    seconds, resolution, has_year = _moments(name, [printed])[0].tolist()
+    return None if seconds != seconds else Moment(seconds, resolution, bool(has_year))
+
+
+def _moments(name: str, cells: Sequence[Any]) -> FloatArray:
+    """Return seconds, resolution and has_year of each cell of one of CLOCKS; (cells, 3), NaN where it is no moment."""
+    values, known = _numbers(cells)
+    known &= np.isfinite(values) & (values > 0)
+    unit = np.select([values >= least for least, _ in _UNITS_SINCE_1970], [unit for _, unit in _UNITS_SINCE_1970], 1.0)
+    resolution = np.where(values == np.floor(values), np.maximum(unit, EXACT_CLOCK), EXACT_CLOCK)
+    found = np.column_stack([values * unit, resolution, np.full(len(cells), name != "_runtime")])
+    for place in np.flatnonzero(~known).tolist():
+        found[place] = (moment_in(cells[place]) if isinstance(cells[place], str) else None) or np.nan
+    return found
 
 
 class Scalars:
@@ -446,9 +362,10 @@ def of_scalars(scalars: Scalars, *, is_dated: bool = False) -> MetricColumns:
     columns.is_dated = is_dated
     columns.lines = array("q", [-1]) * length
     columns.names = dict.fromkeys(scalars.tags)
-    every_row = array("q", range(length))
-    columns._numbers[STEPS[0]] = _Numbers(every_row, array("d", scalars.steps))
-    columns._clocks["_timestamp"] = _Clock(every_row, scalars.times)
+    every_row = np.arange(length)
+    columns._numbers[STEPS[0]] = [(every_row, np.array(scalars.steps, np.float64))]
+    clock = np.column_stack([every_row, scalars.times, np.full(length, EXACT_CLOCK), np.ones(length)])
+    columns._clocks["_timestamp"] = [clock]
     values, numbers = np.array(scalars.values), np.array(scalars.tag_numbers)
     for tag, number in scalars.tags.items():
         if not (is_known(tag) or _is_of_evaluation(tag) or tag.removeprefix("train/") in OF_SUMMARY):
@@ -456,15 +373,23 @@ def of_scalars(scalars: Scalars, *, is_dated: bool = False) -> MetricColumns:
         rows = np.flatnonzero(numbers == number)
         columns._sum_up(tag, str(np.float32(values[rows[-1]])), int(rows[-1]))
         if _is_of_evaluation(tag):
-            columns._evaluated.frombytes(rows.tobytes())
+            columns._evaluated.extend(rows.tolist())
         if columns._field_of(tag):
-            columns._numbers[tag] = _Numbers(array("q", rows.tobytes()), array("d", values[rows].tobytes()))
+            columns._numbers[tag] = [(rows, values[rows])]
     return columns
 
 
 def of_rows(table: Iterable[tuple[int | None, MetricRow]]) -> MetricColumns:
-    """Return a table of rows as columns. table: (line, values by name) of each row."""
-    columns = MetricColumns()
-    for line, row in table:
-        columns.add(line, row)
+    """Return a table of rows as columns. table: (line, values by name) of each row; None is no value."""
+    columns, rows = MetricColumns(), iter(table)
+    while stretch := list(islice(rows, _ROWS_AT_ONCE)):
+        cells = defaultdict[str, tuple[list[int], list[Any]]](lambda: ([], []))
+        for place, (_, row) in enumerate(stretch):
+            for name, value in row.items():
+                if value is not None:
+                    places, values = cells[name]
+                    places.append(place)
+                    values.append(value)
+        lines = (-1 if line is None else line for line, _ in stretch)
+        columns.add(lines, ((name, *found) for name, found in cells.items()))
     return columns

@@ -10,9 +10,9 @@ moment, and are reported, without steps.
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import chain, islice, pairwise
+from itertools import chain, compress, islice, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -40,7 +40,7 @@ from tensorprimat.logs.clocks import pauses, timed_steps
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface import run as trainer_run
 from tensorprimat.logs.huggingface.rows import AXOLOTL_RATE
-from tensorprimat.logs.metric_columns import EMPTY, MetricColumns, MetricRow, UnreadText
+from tensorprimat.logs.metric_columns import EMPTY, Cells, MetricColumns, MetricRow
 from tensorprimat.logs.metric_names import (
     OF_RUN,
     STEPS,
@@ -52,7 +52,7 @@ from tensorprimat.logs.metric_names import (
     without_run,
 )
 from tensorprimat.logs.metric_steps import Merged, in_whole_seconds
-from tensorprimat.logs.text import Log, lines_of
+from tensorprimat.logs.text import Log, UnreadText, lines_of
 
 _COMMENT = "#"
 _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
@@ -266,12 +266,8 @@ def _has_rate_of_unknown_scope(columns: MetricColumns, steps: Steps) -> bool:
 
 
 def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricColumns:
-    """Return the columns of a CSV. head: the line of its header; another one may follow, of a table that was appended.
-
-    A stretch of plain rows is read column by column, in a quarter of the time; one with quotes or prefixes row by row.
-    """
-    columns = MetricColumns([without_run(name) for name in header])
-    last = -1
+    """Return the columns of a CSV. head: the line of its header; another header may follow, of an appended table."""
+    columns, last = MetricColumns(), -1
     for number, block in log.numbered_blocks():
         rows = [(line, text) for line, text in lines_of(number, block) if line > head]
         likely = [(place, text) for place, (_, text) in enumerate(rows) if "tep" in text or "iteration" in text]
@@ -291,16 +287,26 @@ def _add_rows(columns: MetricColumns, header: list[str], rows: list[tuple[int, s
     runs = {match["run"] for name in header if (match := OF_RUN.match(name)) and not name.endswith(("__MIN", "__MAX"))}
     _refuse_several(log, runs)
     names = [without_run(name) for name in header]
-    plain = [(line, text) for line, text in rows if text.count(",") == len(names) - 1 and '"' not in text]
-    cells = ",".join(text for _, text in plain).split(",")
-    by_column = [cells[place :: len(names)] for place in range(len(names))]
-    is_plain = len(plain) == len(rows) and bool(plain)
-    if not (is_plain and columns.add_numbers([line for line, _ in plain], names, by_column)):
-        for line, text in rows:
-            if (row := _row(names, prefixes.strip(text))) is not None:
-                columns.add(line, row)
-            elif text.strip() and not text.startswith(_COMMENT):
-                columns.torn.add(line, text)
+    lines, cells = list[int](), list[str]()
+    for line, text in rows:
+        if ":" in text or " " in text:  # as the prefixes of launchers have
+            text = prefixes.strip(text)
+        row = csv_cells(text) if '"' in text else text.split(",")
+        if len(row) == len(names):
+            lines.append(line)
+            cells += row
+        elif text.strip() and not text.startswith(_COMMENT):
+            columns.torn.add(line, text)
+    every_row, by_column = np.arange(len(lines)), (cells[place :: len(names)] for place in range(len(names)))
+    columns.add(lines, (_filled(name, every_row, column) for name, column in zip(names, by_column, strict=True)))
+
+
+def _filled(name: str, rows: np.ndarray, cells: list[str]) -> Cells:
+    """Return the cells of a column that contain something."""
+    if EMPTY.isdisjoint(cells):
+        return name, rows, cells
+    filled = [cell not in EMPTY for cell in cells]
+    return name, rows[filled], list(compress(cells, filled))
 
 
 def csv_cells(text: str) -> list[str]:
@@ -350,16 +356,6 @@ def _golden_rows(document: Any) -> list[MetricRow]:
             if str(step).isdecimal() and len(str(step)) <= fields.LARGEST_INDEX_DIGITS:
                 rows.setdefault(int(step), {"step": int(step), GOLDEN: interval})[name] = value
     return [rows[step] for step in sorted(rows)]
-
-
-def _row(names: Sequence[str], text: str) -> MetricRow | None:
-    """Return the cells of a line by name; None for a line of another width, such as a torn one."""
-    if len(text) > _LONGEST_ROW:
-        return None
-    cells = (csv_cells(text) or [text]) if '"' in text else text.split(",")
-    if len(cells) != len(names):
-        return None
-    return {name: cell for name, cell in zip(names, cells, strict=True) if cell not in EMPTY}
 
 
 def _refuse_several(log: Log, runs: Collection[str]) -> None:

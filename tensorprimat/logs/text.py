@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorprimat.core.errors import InputError
+from tensorprimat.core.notices import Notice
 from tensorprimat.logs import files, prefixes
 from tensorprimat.logs.prefixes import Origin
+from tensorprimat.system.safe_text import one_line
 
 HEAD_BYTES = 2**20  # detection looks at this much of a file at a time
 HEAD_LINE_CHARACTERS = 2**16  # and of a line only so much: its beginning shows the format
+_SHOWN_CHARACTERS = 40  # of text that was not read
 WHOLE_FILE_BYTES = 256 * 2**20  # a document that must be read as one piece (JSON) is refused beyond
 
 _COLOUR = re.compile(
@@ -217,3 +220,35 @@ def lines_of(number: int, block: bytes) -> Iterable[tuple[int, str]]:
         for drawing in (redrawn.split("\r") if "\r" in redrawn else (redrawn,))
         if drawing or "\r" not in redrawn
     ]
+
+
+class UnreadText:
+    """Lines or cells of a table that cannot be read, counted."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.count, self.first, self.last, self.shown = 0, 0, 0, ""
+
+    def add(self, line: int | None, text: str) -> None:
+        """Count one. text: shown if it is the first."""
+        if not self.count:
+            self.first, self.shown = line or 0, one_line(text[:_SHOWN_CHARACTERS])
+        self.last = line or 0
+        self.count += 1
+
+    def spare(self, line: int, log: Log) -> None:
+        """Leave the last line of the log out of the count if it has no line end: its writer may not be done with it."""
+        if self.count and self.last == line and log.tail(1)[-1]:
+            self.count -= 1
+
+    def warnings(self) -> list[str]:
+        """Return a warning about lines, if there are any."""
+        if not self.count:
+            return []
+        are, they_do = ("are", "they do") if self.count > 1 else ("is", "it does")
+        return [Notice("lines_torn", "steps", lines=self.count, are=are, they_do=they_do, place=self.place)]
+
+    @property
+    def place(self) -> str:
+        """Return where the first is, with its text."""
+        return f"the first is {self.shown!r}" + (f" in line {self.first}" if self.first else "")
