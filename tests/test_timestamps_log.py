@@ -11,7 +11,6 @@ from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
-from tensorprimat.core.steps import Steps
 from tensorprimat.logs import clocks, timestamps
 
 START = datetime(2026, 1, 5, 8, 0, 0)
@@ -136,23 +135,6 @@ def test_any_other_format_is_preferred_to_timestamps_wherever_its_rows_are(read_
     rows = "".join(f"iter {n}: loss 4.2082, time 143{n % 10}.27ms, mfu 1.01%\n" for n in range(1, 20))
     assert read_text(head + rows).provenance.format == "nanogpt"
     assert [format.name for format in logs.FORMATS if format.last_resort] == ["loop", "timestamps"]
-
-
-@in_each("seed", range(40))
-def test_rows_that_each_have_a_time_are_read_alike_by_column_and_one_by_one(seed):
-    random = np.random.default_rng(seed)
-    seconds = 1.7e9 + np.cumsum(random.uniform(1, 3, 60) + 500 * (random.random(60) < 0.02))
-    steps = np.cumsum(random.integers(1, 4, 60)) if seed % 2 else np.arange(60)
-    marks = [
-        clocks.TimeMark(
-            line=number + 1, step=int(step), moment=clocks.Moment(seconds=float(moment), resolution=0.001),
-            loss=3.0, interrupted_by="validation" if random.random() < 0.1 else "",
-        )
-        for number, (step, moment) in enumerate(zip(steps, seconds, strict=True))
-    ]  # fmt: skip
-    by_column, one_by_one = clocks.timed_steps(marks), Steps.of(clocks.steps_between(marks))
-    for name in {*by_column.seen, *one_by_one.seen}:
-        np.testing.assert_allclose(by_column.column(name), one_by_one.column(name), rtol=1e-12)
 
 
 FORMS = (

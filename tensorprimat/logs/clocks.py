@@ -7,11 +7,11 @@ times that; rows that together span less have no step time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
-from math import inf
+from math import inf, nan
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from tensorprimat.audit.evidence import DATES, Elapsed
 from tensorprimat.audit.findings import FEWEST_STEADY
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, Step, Steps
+from tensorprimat.core.steps import INTERRUPTIONS, LONGEST_STEP_SECONDS, Steps
 from tensorprimat.logs import prefixes
 from tensorprimat.logs.fields import first_interval
 from tensorprimat.logs.format import Reading
@@ -171,8 +171,8 @@ def written_at(text: str) -> Moment | None:
     return moment_in(own[:OWN_STAMP_CHARACTERS]) or moment_in(text[:STAMP_CHARACTERS])
 
 
-def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
-    """Yield rows timed by the clock between marks; the first of a stretch has no time, and too short rows are merged.
+def timed_steps(marks: Sequence[TimeMark]) -> Steps:
+    """Return rows timed by the clock between marks; the first of a stretch has no time, and too short rows are merged.
 
     The first row of a log of every so many steps covers as many as the second, without a time.
 
@@ -181,67 +181,48 @@ def steps_between(marks: Iterable[TimeMark]) -> Iterator[Step]:
     summer time, begins another stretch: no time spans that moment. Another segment begins after a pause
     (`longest_gap`).
     """
-    marks = list(marks)
-    gaps = np.array([after.moment.seconds - before.moment.seconds for before, after in pairwise(marks)])
-    late = median(gaps[gaps > 0]) / 2 if (gaps > 0).any() else inf
-    first = first_interval(*(mark.step for mark in marks[:2])) if len(marks) > 1 else 1
-    for segment, stretch in enumerate(_between_pauses(marks)):
-        for row in _of_stretch(stretch, late):
-            yield row.changed(segment=segment) if segment else row.changed(covers=first) if first > 1 else row
-            first = 1
-
-
-def timed_steps(marks: Sequence[TimeMark]) -> Steps:
-    """Return the rows of `steps_between`, twice as fast where every row has a time of its own."""
     if not len(marks):
         return Steps({})
     names = ("seconds", "resolution", "has_year")
     seconds, resolution, has_year = (np.array([getattr(mark.moment, name) for mark in marks]) for name in names)
     index = np.array([mark.step for mark in marks])
-    covers, grown = np.diff(index), np.diff(seconds)
-    coarsest = np.maximum(resolution[1:], resolution[:-1])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pace = grown / covers
-    fine = (covers > 0) & (grown > 0) & (coarsest <= CLOCK_SHARE * grown) & (pace < LONGEST_STEP_SECONDS)
-    if len(marks) < 2 or not fine.all():
-        return Steps.of(steps_between(marks))
+    grown, distance = np.diff(seconds), np.diff(index)
+    late = median(grown[grown > 0]) / 2 if (grown > 0).any() else inf
+    pace = np.where(distance > 0, grown / np.maximum(distance, 1), 0.0)
     other_work = np.array([INTERRUPTIONS.index(mark.interrupted_by) for mark in marks], np.int8)
-    begins = np.concatenate([[False], (pace > longest_gap(pace)) & (other_work[1:] == 0)])
-    first = begins | (np.arange(len(marks)) == 0)
+    begins = np.flatnonzero((pace > longest_gap(pace)) & (other_work[1:] == 0)) + 1
+    clock = _Clock(index.tolist(), seconds.tolist(), resolution.tolist(), other_work.tolist(), float(late))
+    rows = [row for ends in pairwise([0, *begins.tolist(), len(marks)]) for row in clock.rows_between(*ends)]
+    if len(marks) > 1:
+        rows[0] = (0, nan, first_interval(*index[:2].tolist()), True)
+    place, time, covers, is_dated = (np.array(column) for column in zip(*rows, strict=True))
+    kept = [marks[at] for at in place.tolist()]
+    losses, rates = (
+        np.array([getattr(mark, name) for mark in kept], np.float64)  # None becomes NaN
+        for name in ("loss", "learning_rate")
+    )
     optional = {
-        "ended_at": np.where(has_year, seconds, np.nan),
-        "loss": np.array([mark.loss for mark in marks], np.float64),  # None becomes NaN
-        "learning_rate": np.array([mark.learning_rate for mark in marks], np.float64),
-        "seconds": np.where(first, np.nan, np.concatenate([[np.nan], pace])),
+        "ended_at": np.where(is_dated & has_year[place], seconds[place], np.nan),
+        "learning_rate": rates,
+        "seconds": time,
     }
-    nan = np.array([mark.loss is not None and mark.loss != mark.loss for mark in marks])
     columns = {
-        "index": index,
-        "covers": np.concatenate([[first_interval(*index[:2].tolist())], np.where(begins[1:], 1, covers)]),
-        "interrupted_by": other_work,
-        "segment": np.cumsum(begins),
-        "line": np.array([-1 if mark.line is None else mark.line for mark in marks]),
-        **{name: column for name, column in optional.items() if not np.isnan(column).all() or name == "loss"},
+        "index": index[place],
+        "covers": covers,
+        "interrupted_by": other_work[place],
+        "segment": np.searchsorted(begins, place, side="right"),
+        "line": np.array([-1 if mark.line is None else mark.line for mark in kept]),
+        "loss": losses,
+        **{name: column for name, column in optional.items() if not np.isnan(column).all()},
     }
-    return Steps(columns, logged_nan={"loss": nan})
+    return Steps(columns, logged_nan={"loss": np.isnan(losses) & [mark.loss is not None for mark in kept]})
 
 
 def pauses(steps: Steps) -> list[tuple[int, str]]:
-    """Return (line, reason) of those rows of `steps_between` that follow a pause."""
+    """Return (line, reason) of those rows of `timed_steps` that follow a pause."""
     segment, index, line = (steps.column(name) for name in ("segment", "index", "line"))
     behind = np.flatnonzero((np.diff(segment) > 0) & (np.diff(index) > 0)) + 1
     return [(int(line[row]), "a pause between rows that is far longer than the usual gap") for row in behind]
-
-
-def _between_pauses(marks: Sequence[TimeMark]) -> Iterator[Sequence[TimeMark]]:
-    gaps = [
-        (after.moment.seconds - before.moment.seconds) / (after.step - before.step) if after.step > before.step else 0.0
-        for before, after in pairwise(marks)
-    ]
-    longest = longest_gap(np.array(gaps))
-    begins = [n for n, gap in enumerate(gaps, start=1) if gap > longest and not marks[n].interrupted_by]
-    for begin, end in pairwise([0, *begins, len(marks)]):
-        yield marks[begin:end]
 
 
 def longest_gap(gaps: np.ndarray) -> float:
@@ -250,52 +231,51 @@ def longest_gap(gaps: np.ndarray) -> float:
     return max(LEAST_PAUSE, LONG_PAUSE * median(known)) if len(known) else inf
 
 
-def _of_stretch(marks: Iterable[TimeMark], late: float) -> Iterator[Step]:
-    start: TimeMark | None = None
-    last: TimeMark | None = None
-    for mark in marks:
-        if last is not None and mark.step == last.step and mark.moment.seconds - last.moment.seconds <= late:
-            continue
-        if start is None or last is None or mark.step <= last.step:
-            start = last = mark
-            yield _row(mark, None, 1)
-            continue
-        is_set_back = mark.moment.seconds < last.moment.seconds
-        if mark.interrupted_by or is_set_back:
-            if last is not start:
-                yield _row(last, _seconds(start, last), last.step - start.step)
-            yield _row(mark, None, 1) if is_set_back else _row(mark, _seconds(last, mark), mark.step - last.step)
-            start = last = mark
-            continue
-        last = mark
-        if (seconds := _seconds(start, mark)) is not None:
-            yield _row(mark, seconds, mark.step - start.step)
-            start = mark
-    if start is not None and last is not None and last is not start:  # too near its predecessor for a time or a date
-        yield _row(last, None, last.step - start.step).changed(ended_at=None)
+_TimedRow = tuple[int, float, int, bool]
+"""Place of its mark, mean seconds of a step (NaN if unknown), steps that it covers, and True if its date counts."""
 
 
-def _seconds(before: TimeMark, after: TimeMark) -> float | None:
-    """Return the mean time of a step between two marks, where their stamps are fine enough for it."""
-    grown = after.moment.seconds - before.moment.seconds
-    resolution = max(before.moment.resolution, after.moment.resolution)
-    if grown <= 0 or resolution > CLOCK_SHARE * grown:
-        return None
-    seconds = grown / (after.step - before.step)
-    return seconds if seconds < LONGEST_STEP_SECONDS else None
+class _Clock(NamedTuple):
+    """Marks in columns."""
 
+    steps: list[int]
+    seconds: list[float]
+    resolutions: list[float]
+    other_work: list[int]
+    late: float
+    """Seconds after which a row with the number before it is no other rank's."""
 
-def _row(mark: TimeMark, seconds: float | None, covers: int) -> Step:
-    return Step(
-        index=mark.step,
-        seconds=seconds,
-        covers=covers,
-        ended_at=mark.moment.seconds if mark.moment.has_year else None,
-        loss=mark.loss,
-        learning_rate=mark.learning_rate,
-        interrupted_by=mark.interrupted_by,
-        line=mark.line,
-    )
+    def rows_between(self, begin: int, end: int) -> Iterator[_TimedRow]:
+        """Yield the rows between two pauses."""
+        steps, seconds = self.steps, self.seconds
+        start = last = begin
+        yield begin, nan, 1, True
+        for place in range(begin + 1, end):
+            distance, passed = steps[place] - steps[last], seconds[place] - seconds[last]
+            if distance <= 0:
+                if distance == 0 and passed <= self.late:
+                    continue
+                yield place, nan, 1, True
+                start = place
+            elif self.other_work[place] or passed < 0:
+                if last != start:
+                    yield last, self._pace(start, last), steps[last] - steps[start], True
+                yield place, *((nan, 1) if passed < 0 else (self._pace(last, place), distance)), True
+                start = place
+            elif (pace := self._pace(start, place)) == pace:
+                yield place, pace, steps[place] - steps[start], True
+                start = place
+            last = place
+        if last != start:  # too near its predecessor for a time or a date
+            yield last, nan, steps[last] - steps[start], False
+
+    def _pace(self, before: int, after: int) -> float:
+        """Return the mean time of a step between two marks, NaN where their stamps are too coarse for it."""
+        grown = self.seconds[after] - self.seconds[before]
+        if grown <= 0 or max(self.resolutions[before], self.resolutions[after]) > CLOCK_SHARE * grown:
+            return nan
+        pace = grown / (self.steps[after] - self.steps[before])
+        return pace if pace < LONGEST_STEP_SECONDS else nan
 
 
 def with_dates(log: Log, reading: Reading) -> Reading:
