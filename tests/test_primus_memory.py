@@ -169,3 +169,8 @@ def test_the_time_counts_the_layers_that_the_configuration_recomputes(needs):
     assert share(of_parts) is None
     spec, node = needs(of_parts)
     assert ", recomputation unknown and not counted, " in run_time.run_time_sentence([spec], node, runs=1, pause=0)
+
+
+def test_a_recomputation_that_only_the_torch_engine_has_is_refused(needs):
+    with pytest.raises(UsageError, match="--activation-checkpointing selective: only the torch engine has it"):
+        needs(recompute="selective")

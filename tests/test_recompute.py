@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.engines.launch import Ending
 from tensorprimat.engines.torch import linear
 from tensorprimat.engines.torch import memory as torch_memory
@@ -89,7 +90,7 @@ def graphs_of(plan, preset, length=8192, *, sums=False):
         torch_memory._use_kernels(network)
         if sums:
             linear.GradientSums(network.decoder.layers)
-        if plan != recompute.NONE:
+        if plan != Recompute.NONE:
             network.recompute_activations(plan)
         network.decoder.layers[0].compile(backend=backend, dynamic=False)  # the others are alike
         network.hidden(torch.zeros((1, length), dtype=torch.long)).sum().backward()
@@ -102,9 +103,9 @@ def test_a_compiled_layer_runs_and_keeps_what_its_plan_says(model, position):
     told = spec(model=model)
     plan = training_memory.plans(told)[position]
     found = graphs_of(plan, two_layers_of(model))
-    again = recompute.recomputed_operations(plan)
-    products = 14 + len(set(again) - {recompute.ATTENTION})
-    assert found["backward"] == (products, 1 if recompute.ATTENTION in again else 0)
+    again = Recompute(plan).operations
+    products = 14 + len(set(again) - {Recompute.ATTENTION})
+    assert found["backward"] == (products, 1 if Recompute.ATTENTION in again else 0)
     assert found["forward"][:2] == (7, 1)
     of_input = 2 * presets.find_preset(model).shape.hidden_size  # a placeholder of the graph
     counted = found["forward"][2] / 8192 + of_input
@@ -123,13 +124,13 @@ def test_layers_that_sum_gradients_run_and_keep_the_same():
 )
 def test_an_architecture_knows_which_products_backward_does_not_need(kind):
     """A norm after the MLP needs the last one; Cohere sums attention and MLP, and needs the last of neither."""
-    found = graphs_of(recompute.ALL_LAYERS, tiny(kind), length=64)
+    found = graphs_of(Recompute.ALL_LAYERS, tiny(kind), length=64)
     forward, backward = found["forward"][0], found["backward"][0]
     summed = tiny(kind).shape.summed_products
     assert backward == 3 * forward - len(("down",) if summed is None else summed)
 
 
-PARTS = recompute.describe(("queries", "output", "up"), 0.35)
+PARTS = Recompute.plan(("queries", "output", "up"), 0.35)
 
 
 @in_each(("kind", "plan"), [("olmo2", PARTS), ("cohere", PARTS), ("arcee", "full"), ("phi", "full")])
@@ -138,15 +139,15 @@ def test_flops_of_a_plan_are_those_of_the_products_that_the_layers_repeat(kind, 
     products = found["backward"][0] - 2 * found["forward"][0]
     ones = {"hidden_size": 1, "ffn_hidden_size": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 1}
     shape = tiny(kind).shape.changed(**ones)  # in which a product has 2 FLOPs
-    again = set(recompute.recomputed_operations(plan)) - {recompute.ATTENTION}
+    again = set(Recompute(plan).operations) - {Recompute.ATTENTION}
     assert recompute.recomputed_flops(shape, again, 64) == 2 * products
 
 
-def losses_and_norms(plan=recompute.NONE, *, compiled=False, preset="tiny", model="llama", steps=3):
+def losses_and_norms(plan=Recompute.NONE, *, compiled=False, preset="tiny", model="llama", steps=3):
     torch.manual_seed(0)
     chosen = presets.find_preset(model, preset) if isinstance(model, str) else model
     network = LanguageModel(chosen, sequence_length=32)
-    if plan != recompute.NONE:
+    if plan != Recompute.NONE:
         network.recompute_activations(plan)
     if compiled:
         network.compile_layers()
@@ -176,7 +177,7 @@ def test_a_layer_that_is_computed_again_drops_the_same_activations():
 
 
 def test_compiled_layers_loss_and_optimizer_train_as_eager_ones():
-    plan = recompute.describe(("queries", "attention", "up"), 0.4)
+    plan = Recompute.plan(("queries", "attention", "up"), 0.4)
     torch.testing.assert_close(losses_and_norms(plan, compiled=True), losses_and_norms(), rtol=1e-5, atol=1e-6)
 
 
@@ -215,7 +216,7 @@ def test_a_plan_is_refused_for_layers_with_other_operations():
     network = LanguageModel(presets.find_preset("llama", "tiny"))
     network.decoder.layers[0].mlp.more_proj = torch.nn.Linear(4, 4)
     with pytest.raises(UsageError, match="not for the layers of this model; use selective or full"):
-        network.recompute_activations(recompute.describe(("up",), 0.5))
+        network.recompute_activations(Recompute.plan(("up",), 0.5))
 
 
 def test_mxfp8_has_no_plan_because_its_products_are_not_those_of_torch():
@@ -226,11 +227,11 @@ def test_mxfp8_has_no_plan_because_its_products_are_not_those_of_torch():
 def test_a_share_chooses_the_fastest_plan_that_keeps_at_most_so_much():
     for share in range(6, 100):
         plan = training_memory.with_share(spec(), share / 100).recompute
-        kept = 6 if plan == recompute.ALL_LAYERS else int(re.match(r"\d+", plan)[0])
+        kept = 6 if plan == Recompute.ALL_LAYERS else int(re.match(r"\d+", plan)[0])
         assert kept <= share
         faster = training_memory.plans(spec())[: training_memory.plans(spec()).index(plan)]
-        assert all(one == recompute.NONE or int(re.match(r"\d+", one)[0]) > share for one in faster)
-    assert training_memory.with_share(spec(), 1.0).recompute == recompute.NONE
+        assert all(one == Recompute.NONE or int(re.match(r"\d+", one)[0]) > share for one in faster)
+    assert training_memory.with_share(spec(), 1.0).recompute == Recompute.NONE
 
 
 class Observer:
@@ -279,7 +280,7 @@ def test_a_run_does_not_start_again_with_less_memory(changes, ending):
 
 def test_every_plan_is_read_from_its_own_words():
     for plan in training_memory.plans(spec())[1:]:
-        again = recompute.recomputed_operations(plan)
-        assert plan == recompute.ALL_LAYERS or f"{', '.join(again) or 'no product'} recomputed" in plan
+        again = Recompute(plan).operations
+        assert plan == Recompute.ALL_LAYERS or f"{', '.join(again) or 'no product'} recomputed" in plan
     for text in ("none", "selective", "35 % of activations kept: everything recomputed"):
-        assert recompute.recomputed_operations(text) is None
+        assert Recompute(text).operations is None

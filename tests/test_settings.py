@@ -1,9 +1,8 @@
 """Each setting is declared once: records, options, identity and reports agree with its row."""
 
-from dataclasses import fields
-
 import pytest
 from each import in_each
+from pydantic import ValidationError
 
 from tensorprimat.cli import main
 from tensorprimat.core import quantities, settings
@@ -11,24 +10,69 @@ from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.identity import FIELDS
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.spec import RunSettings, RunSpec
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.facts import methodologies
 from tensorprimat.machine.platform import detect_platform
 from tensorprimat.reports import facts
 
-COLLECTIONS = {"versions", "environment"}
-ONLY_BEFORE_A_RUN = {"preset", "methodology", "steps", "master_weights"}
+
+def test_a_setting_is_a_field_of_each_record_that_has_it():
+    seen = set(TrainingConfig.model_fields) - {"versions", "environment"}
+    assert seen == {one.name for one in settings.SETTINGS if one.in_results}
+    assert not seen & {"preset", "methodology", "steps", "master_weights"}
+    with_option = {one.name for one in settings.WITH_OPTION}
+    assert with_option == set(RunSettings.model_fields) - {"config"} == with_option & set(RunSpec.model_fields)
 
 
-def test_every_plain_field_of_a_configuration_is_a_setting():
-    assert set(TrainingConfig.model_fields) - COLLECTIONS == set(settings.BY_NAME) - ONLY_BEFORE_A_RUN
+def test_a_setting_is_none_where_nothing_chose_or_stated_it_and_has_a_value_in_a_run():
+    chosen, seen = RunSettings(), TrainingConfig()
+    assert (chosen.steps, chosen.compile, chosen.precision, seen.num_nodes, seen.recompute) == (
+        20,
+        None,
+        None,
+        None,
+        None,
+    )
+    required = {name for name, field in RunSpec.model_fields.items() if field.is_required()}
+    sizes = {"sequence_length", "global_batch_size", "micro_batch_size", "num_gpus"}
+    assert required == {"model", "engine", "preset", "precision", *sizes}
+    with pytest.raises(ValidationError, match="precision"):
+        RunSpec.model_validate(
+            dict.fromkeys(sizes, 1) | {"model": "m", "engine": "e", "preset": "p", "precision": None}
+        )
 
 
-def test_every_setting_with_an_option_is_a_field_of_the_users_choice_and_of_the_run():
-    chosen = {field.name for field in fields(RunSettings)} - {"config"}
-    assert {setting.name for setting in settings.WITH_OPTION} == chosen
-    assert chosen <= set(RunSpec.model_fields)
+def test_a_result_keeps_the_order_of_its_settings():
+    assert list(TrainingConfig.model_fields)[:3] == ["max_steps", "warmup_steps", "global_batch_size"]
+    assert list(TrainingConfig.model_fields)[-4:] == ["framework", "framework_version", "versions", "environment"]
+
+
+@in_each(
+    ("text", "of_layers", "operations", "kept_share"),
+    [
+        ("none", 0, None, None), ("full", 1, Recompute.OPERATIONS, None), ("every second layer", 0.5, None, None),
+        ("selective", None, None, None), ("35%", None, None, 0.35), ("0%", None, None, None),
+        ("101%", None, None, None),
+        ("35 % of activations kept: queries, up recomputed", None, ("queries", "up"), None),
+        ("99 % of activations kept: no product recomputed", None, (), None),
+    ],
+)  # fmt: skip
+def test_a_word_for_recomputation_has_one_meaning_in_every_record(text, of_layers, operations, kept_share):
+    for recompute in (
+        TrainingConfig(recompute=text).recompute,
+        TrainingConfig().changed(recompute=text).recompute,
+        RunSettings(recompute=text).recompute,
+    ):
+        assert recompute == text
+        assert (recompute.of_layers, recompute.operations, recompute.kept_share) == (of_layers, operations, kept_share)
+
+
+def test_another_spelling_of_a_recomputation_is_read_and_kept():
+    config = TrainingConfig.model_validate_json('{"recompute": "True"}')
+    assert (config.recompute.word, config.model_dump(mode="json")["recompute"]) == (Recompute.ALL_LAYERS, "True")
+    assert Recompute("off").word == Recompute.NONE
 
 
 @in_each("name", sorted({setting.name for setting in settings.WITH_OPTION} - set(prepare.RESOLVED)))

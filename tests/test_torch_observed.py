@@ -16,13 +16,13 @@ from test_torch_engine import spec_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tensorprimat.core.result import TrainingConfig
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.engines.torch import engine as torch_engine
 from tensorprimat.engines.torch import fp8, observations
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
 from tensorprimat.engines.torch.optimizer import adamw
 from tensorprimat.models import presets
-from tensorprimat.models.recompute import describe
 from tensorprimat.storage import store
 
 pytestmark = [  # of torch, while it compiles
@@ -30,8 +30,8 @@ pytestmark = [  # of torch, while it compiles
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 LAYERS = 4
-KEEPS_ATTENTION = describe(("queries", "up"), 0.35)
-KEEPS_PRODUCTS = describe(("attention",), 0.6)
+KEEPS_ATTENTION = Recompute.plan(("queries", "up"), 0.35)
+KEEPS_PRODUCTS = Recompute.plan(("attention",), 0.6)
 PLAN = TrainingConfig(
     compile=False, attention_kernel="flash", recompute="none", fused_kernels="linear cross-entropy, AdamW"
 )

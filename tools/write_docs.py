@@ -61,6 +61,8 @@ def command_page(name: str) -> str:
 def result_page() -> str:
     """Return the page of the result file: an example, then one table of keys per record."""
     from tensorprimat import Result
+    from tensorprimat.core.records import SeenSettings
+    from tensorprimat.core.settings import TrainingSettings
 
     parts, waiting, done = [RESULT_HEAD], [Result], set()
     while waiting:
@@ -68,7 +70,7 @@ def result_page() -> str:
         if record in done:
             continue
         done.add(record)
-        notes = _field_notes(record)
+        notes = _field_notes(TrainingSettings if issubclass(record, SeenSettings) else record) | _field_notes(record)
         rows = []
         for name, field in record.model_fields.items():
             if not field.exclude:
@@ -111,9 +113,9 @@ def _type_name(annotation: Any) -> str:
 def _known_note(name: str, annotation: Any) -> str:
     """Return the meaning of a field by the settings registry, the record that it holds, or the metric of its name."""
     from tensorprimat.core.result import PerformanceMetrics
-    from tensorprimat.core.settings import SETTINGS
+    from tensorprimat.core.settings import BY_NAME
 
-    setting = next((one for one in SETTINGS if one.name == name), None)
+    setting = BY_NAME.get(name)
     if setting:
         return (
             setting.option.help

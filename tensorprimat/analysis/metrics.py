@@ -19,6 +19,7 @@ from tensorprimat.core.figures import Figure, Input, derive, unknown
 from tensorprimat.core.quantities import as_stated, count, fixed, of_data_sheet, percent
 from tensorprimat.core.result import ModelShape, Result
 from tensorprimat.core.units import TERA
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.facts import catalogue
 from tensorprimat.facts.catalogue import Gpu
 from tensorprimat.models import flops, presets, recompute
@@ -228,14 +229,6 @@ def _stated_flops(stated: int, charged: int | None, length: Input, convention_us
     return derive("flops_per_token", (layers, length, convention_used), lambda *_: float(charged), remark=remark)
 
 
-RECOMPUTE_NAMES = {
-    **dict.fromkeys(("none", "false", "off", "no"), "none"),
-    **dict.fromkeys(("full", "true", "yes"), "full"),
-    "selective": "selective",
-    "every second layer": "every second layer",
-}
-"""Spelling of a framework → value of this project."""
-
 _SECOND_PRODUCT = "every second matrix product"
 _WITHOUT_LAST_PRODUCT = ("transformers on lightning", "torchtitan")
 """Frameworks whose `full` does not repeat the last product of a layer, in lower case; the first is the torch engine."""
@@ -252,15 +245,16 @@ def _hfu(result: Result, mfu: Figure, convention: str) -> Figure:
     of a layer and no attention (torchtitan/distributed/activation_checkpoint.py; docs/concepts/mfu.md derives the
     factor).
     """
-    setting = (result.training_config.recompute or "").lower()
+    setting = (result.training_config.recompute or Recompute("")).word
     framework = (result.training_config.framework or "").lower()
     shape, length = result.model.shape, result.training_config.sequence_length
-    of_layers = {recompute.ALL_LAYERS: 1.0, recompute.SECOND_LAYERS: 0.5}.get(setting)
-    named = recompute.recomputed_operations(recompute.ALL_LAYERS if of_layers else setting)
+    of_layers = setting.of_layers
+    named = setting.OPERATIONS if of_layers else setting.operations
     has_products = recompute.has_dense_layers if of_layers else recompute.is_plannable
     if shape is None or not has_products(shape) or (of_layers and framework not in _WITHOUT_LAST_PRODUCT):
         named = None
-    kind = RECOMPUTE_NAMES.get(setting, None if named is None else setting)
+    is_known = named is not None or of_layers is not None or setting == "selective"
+    kind: str | None = setting if is_known else None
     if kind == "selective" and framework == "torchtitan":
         kind = _SECOND_PRODUCT
     because = f"recompute {setting!r} is unknown" if setting else "activation recomputation is not stated"
@@ -277,8 +271,8 @@ def _hfu(result: Result, mfu: Figure, convention: str) -> Figure:
     core = counting.attention(shape, length) / 3
     second = presets.every_second_product(shape)  # None only for a kind that `_of_unknown_cost` has refused
     if named is not None:
-        of_products = recompute.recomputed_flops(shape, set(named) - {recompute.ATTENTION}, length) * shape.num_layers
-        again = (of_products + (core if recompute.ATTENTION in named else 0.0)) * (of_layers or 1.0)
+        of_products = recompute.recomputed_flops(shape, set(named) - {Recompute.ATTENTION}, length) * shape.num_layers
+        again = (of_products + (core if Recompute.ATTENTION in named else 0.0)) * (of_layers or 1.0)
     else:
         again = {
             "none": 0.0,

@@ -81,6 +81,7 @@ def command(
     from tensorprimat.core.fact_values import typed_count
     from tensorprimat.core.notices import Notice
     from tensorprimat.core.spec import MODELS, RunSettings
+    from tensorprimat.core.vocabulary import Recompute
     from tensorprimat.engines import launchers, prepare
     from tensorprimat.engines.nemo import engine as nemo
     from tensorprimat.engines.registry import ENGINES
@@ -99,7 +100,7 @@ def command(
         **setting_values(chosen),
         num_nodes=nodes,
         preset="full",
-        recompute="full" if recompute else None,
+        recompute=Recompute.ALL_LAYERS if recompute else None,
     )
     place = launchers.training_rank(os.environ)
     if place is not None:

@@ -9,10 +9,9 @@ figures.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import (
-    AfterValidator,
     ConfigDict,
     Field,
     computed_field,
@@ -26,8 +25,7 @@ from tensorprimat.core import step_columns
 from tensorprimat.core.notices import Notice, NoticeRecord, Sentences, with_codes
 from tensorprimat.core.provenance import LOGS, Audit, Provenance
 from tensorprimat.core.quantities import stored
-from tensorprimat.core.records import ConfigurationRecord, Count, Dimension, Finite, Record, RoundedRecord
-from tensorprimat.core.settings import fp8_recipe
+from tensorprimat.core.records import Count, Dimension, Finite, Record, RoundedRecord, SeenSettings
 from tensorprimat.core.steps import Steps
 from tensorprimat.models.shape_parts import Experts, LatentAttention
 
@@ -66,70 +64,9 @@ class GpuInfo(RoundedRecord):
     """Hardware that power and energy include: the GPU with its memory, a socket, a board of two dies."""
 
 
-class TrainingConfig(ConfigurationRecord):
+class TrainingConfig(SeenSettings):
     """The configuration of a training; a field is None if neither the run nor the log states it."""
 
-    max_steps: Count = None
-    """Optimizer steps planned, warm-up included."""
-    warmup_steps: Count = None
-    """Steps declared as warm-up before the run; None where the warm-up is detected."""
-    global_batch_size: Count = None
-    micro_batch_size: Count = None
-    gradient_accumulation_steps: Count = None
-    """Micro-batches of one replica in one optimizer step."""
-    sequence_length: Count = None
-    num_gpus: Count = None
-    num_nodes: Count = None
-    """Machines of the training."""
-    tensor_model_parallel_size: Count = None
-    pipeline_model_parallel_size: Count = None
-    virtual_pipeline_model_parallel_size: Count = None
-    """Model stages on each pipeline rank (interleaved schedule); None for one stage, or if none is stated."""
-    context_parallel_size: Count = None
-    expert_model_parallel_size: Count = None
-    """GPUs among which the experts of a layer are split."""
-    data_parallel_size: Count = None
-    """Replicas of the model, each of which trains on its own part of a batch."""
-    strategy: str | None = None
-    """Sharding of weights among replicas: ddp, fsdp, zero-1, megatron …"""
-    precision: str | None = None
-    """fp32, tf32, bf16, fp16, fp8, fp4."""
-    compute_dtype: str | None = None
-    """Type in which matrix products are computed: bfloat16, float8 …"""
-    parameter_dtype: str | None = None
-    """Type in which weights are stored."""
-    optimizer_dtype: str | None = None
-    """Type of the optimizer's moments."""
-    fp8_recipe: Annotated[str | None, AfterValidator(lambda stated: stated and fp8_recipe(stated))] = None
-    """Scales of FP8 products: delayed, tensorwise (current scaling), rowwise, blockwise, mxfp8 …"""
-    optimizer: str | None = None
-    """Name of the optimizer, such as AdamW."""
-    learning_rate: Finite = None
-    """Learning rate that the run or the log states."""
-    attention_backend: str | None = None
-    attention_kernel: str | None = None
-    """The kernel that computed attention: flash, efficient, cudnn, math, flex …"""
-    compile: bool | None = None
-    cuda_graphs: bool | None = None
-    """True if kernels are launched as recorded graphs (CUDA graphs)."""
-    recompute: str | None = None
-    fused_kernels: str | None = None
-    """Operations that run as one kernel each, such as RMS norm."""
-    peft: str | None = None
-    """"none" if every parameter trains; lora, qlora, frozen … if not all do."""
-    packing: bool | None = None
-    """True if several documents share one sequence; False if each document has a sequence of its own."""
-    padded_vocabulary_size: Count = None
-    """Rows of the embedding, if the framework pads the vocabulary."""
-    data: str | None = None
-    """synthetic, mock, or the name of the data set."""
-    data_fingerprint: str | None = None
-    """Fingerprint of the first tokens of the data (see system/fingerprint)."""
-    seed: int | None = None
-    framework: str | None = None
-    """Framework that trained, such as Megatron-LM."""
-    framework_version: str | None = None
-    """Version of the framework."""
     versions: dict[str, str] = Field(default_factory=dict)
     """Versions of the packages that took part, by package."""
     environment: dict[str, str] = Field(default_factory=dict)

@@ -1,19 +1,19 @@
-"""Settings of a training: one row for each, which every part of the tool reads.
+"""Settings of a training: `TrainingSettings` declares each once, with its type, label, weight, form and option.
 
-A row has the name of the setting in `TrainingConfig`, `RunSpec` and `RunSettings`, its label, its weight in a
-comparison, the form of its value, and the option that sets it for a run. A new setting is a row here and a field of the
-records that contain it; the command line, completion, identity, fairness, reports and methodologies follow.
+The records of core/records have these fields in three states: chosen by the user, resolved for a run, and seen in a log
+or a result. A new setting is one field here; the records, the command line, completion, identity, fairness, reports and
+documentation follow.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from tensorprimat.core.quantities import alternatives
+from tensorprimat.core.vocabulary import Recompute, fp8_recipe
 
 Weight = Literal["work", "configuration", "context"]
 """work: another value is another problem. configuration: the same problem, solved another way. context: decides
@@ -32,25 +32,6 @@ PRECISION_OF_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 """Type of a number as torch and JAX name it → precision."""
 LIGHTNING_PRECISIONS = {"32": "fp32", "16": "fp16", "bf16": "bf16", "transformer": "fp8"}
 """First part of Lightning's name of a precision ("bf16-mixed", "32-true") → precision."""
-_FP8_RECIPES = {
-    "delayed": "delayed", "delayedscaling": "delayed",
-    "tensorwise": "tensorwise", "current": "tensorwise", "currentscaling": "tensorwise",
-    "float8currentscaling": "tensorwise", "float8blockscaling": "blockwise", "mxfp8blockscaling": "mxfp8",
-    "nvfp4blockscaling": "nvfp4",
-}  # fmt: skip
-"""Spelling of the scales of FP8, without spaces → Megatron's: one for a tensor, from the tensor's history (delayed) or
-from the tensor itself (tensorwise, which Transformer Engine calls Float8CurrentScaling), or one for each block."""
-
-
-def fp8_recipe(stated: str) -> str:
-    """Return the scales of an FP8 training by Megatron's word, in whatever spelling they are stated.
-
-    The format before them ("hybrid, delayed scaling") belongs to the recipe: E4M3 forward and E5M2 backward. A recipe
-    that is not known is returned as it is.
-    """
-    words = stated.lower().replace(",", " ").replace("_", " ").split()
-    plain = "".join(words[1:] if words[:1] == ["hybrid"] else words)
-    return _FP8_RECIPES.get(plain, stated)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,24 +62,14 @@ class Option:
         return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
 
 
-def share_of(text: str) -> float | None:
-    """Return a percentage above 0 and up to 100 as a share; None for other text.
-
-    >>> share_of("35%"), share_of("full"), share_of("0%")
-    (0.35, None, None)
-    """
-    found = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)\s?%", text)
-    return float(found[1]) / 100 if found and 0 < float(found[1]) <= 100 else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """One setting of a training."""
 
-    name: str
-    """Field of TrainingConfig, RunSpec and RunSettings."""
     label: str
     """Name in the middle of a sentence."""
+    name: str = ""
+    """Field of `TrainingSettings`."""
     weight: Weight | None = "configuration"
     """None for a setting that no comparison looks at."""
     kind: Kind = "text"
@@ -110,6 +81,12 @@ class Setting:
     symbol: str | None = None
     """Short name of a parallel size: TP, PP …"""
     option: Option | None = None
+    usual: Any = None
+    """Value of a run for which nothing states another; None if a run must state it, or can lack it."""
+    read: Callable[[str], str] | None = None
+    """Function from a text to the value."""
+    in_results: bool = True
+    """False for a setting that the configuration in a result leaves out."""
 
     @property
     def heading(self) -> str:
@@ -118,125 +95,152 @@ class Setting:
 
 
 _METHODOLOGY_OR_PRESET = "the methodology's or the preset's"
-_METHODOLOGY_OR_ONE = "the methodology's, or 1"
+Absent = TypeVar("Absent")
+"""Type of a setting that is not known: None as chosen or seen, Never as resolved."""
 
 
-def _parallel(name: str, label: str, symbol: str, flag: str | None = None, among: str = "") -> Setting:
-    option = None if flag is None else Option(
-        flag=flag, help=f"GPUs among which {among} split.", shown_default=_METHODOLOGY_OR_ONE, least=1,
-        engine="engines nemo, bridge and primus",
+def _row(label: str, weight: Weight | None = "configuration", kind: Kind = "text", **more: Any) -> Any:
+    """Return the value of a field of `TrainingSettings`: its row, with the rest as in `Setting`."""
+    return field(default=None, metadata={"row": Setting(label=label, weight=weight, kind=kind, **more)})
+
+
+def _parallel(label: str, symbol: str, among: str | None = None) -> Any:
+    option = None if among is None else Option(
+        flag=f"--{label.replace(' ', '-')}-size", help=f"GPUs among which {among} split.", least=1,
+        shown_default="the methodology's, or 1", engine="engines nemo, bridge and primus",
     )  # fmt: skip
     applies: Applies = "where stated" if symbol in ("EP", "VPP") else "always"  # few trainings have any
-    return Setting(name=name, label=label, kind="count", symbol=symbol, option=option, applies=applies)
+    return _row(label, kind="count", symbol=symbol, option=option, applies=applies, usual=1)
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting(
-        name="steps", label="measured steps", weight=None,
+@dataclass(kw_only=True)
+class TrainingSettings(Generic[Absent]):
+    """Every setting with a plain value, in the order of the tables; versions and environment variables are collections.
+
+    A run resolves each setting whose type names `Absent`; the others it states if it can.
+    """
+
+    steps: int | Absent = _row(
+        "measured steps", None, in_results=False,
         option=Option(flag="--steps", help="Measured optimizer steps of a run.", default=20, least=1),
-    ),
-    Setting(
-        name="warmup_steps", label="declared warm-up steps", weight="context", kind="count",
+    )  # fmt: skip
+    warmup_steps: int | Absent = _row(
+        "declared warm-up steps", "context", "count",
         option=Option(flag="--warmup-steps", help="Warm-up steps before the measured ones.", default=5, least=0),
-    ),
-    Setting(
-        name="preset", label="preset", weight=None,
+    )  # fmt: skip
+    """Steps declared as warm-up before the run; None where the warm-up is detected."""
+    preset: str | Absent = _row(
+        "preset", None, in_results=False,
         option=Option(
             flag="--preset", help="Size of the model to train: full or tiny.", metavar="NAME", type=str,
             choices=("full", "tiny"), shown_default="full on a GPU, tiny on a CPU",
         ),
-    ),
-    Setting(
-        name="methodology", label="methodology", weight=None,
+    )  # fmt: skip
+    methodology: str | None = _row(
+        "methodology", None, in_results=False,
         option=Option(
             flag="--methodology", metavar="NAME", type=str, shown_default="agreed with nemo and bridge, else none",
             choices=("agreed", "max", "identical", "classic"),
             help="Predefined configuration: agreed (same work, each vendor's tuning), max (each vendor's best), "
             "identical (same settings) or classic (as in the earlier scripts).",
         ),
-    ),
-    Setting(name="max_steps", label="planned steps", weight=None, kind="count"),
-    Setting(name="peft", label="adapter", weight="work", kind="word"),
-    Setting(name="packing", label="packing", weight="work"),
-    Setting(
-        name="sequence_length", label="sequence length", weight="work", kind="count",
+    )  # fmt: skip
+    max_steps: int | None = _row("planned steps", None, "count")
+    """Optimizer steps planned, warm-up included."""
+    peft: str | None = _row("adapter", "work", "word")
+    """"none" if every parameter trains; lora, qlora, frozen … if not all do."""
+    packing: bool | None = _row("packing", "work")
+    """True if several documents share one sequence; False if each document has a sequence of its own."""
+    sequence_length: int | Absent = _row(
+        "sequence length", "work", "count",
         option=Option(
             flag="--sequence-length", help="Tokens of a sequence.", shown_default=_METHODOLOGY_OR_PRESET, least=2
         ),
-    ),
-    Setting(
-        name="global_batch_size", label="global batch size", weight="work", kind="count",
+    )  # fmt: skip
+    global_batch_size: int | Absent = _row(
+        "global batch size", "work", "count",
         option=Option(
             flag="--global-batch-size", help="Sequences of one optimizer step.",
             shown_default=_METHODOLOGY_OR_PRESET, least=1,
         ),
-    ),
-    Setting(
-        name="precision", label="precision", kind="upper",
+    )  # fmt: skip
+    precision: str | Absent = _row(
+        "precision", kind="upper",
         option=Option(
             flag="--precision", metavar="FORMAT", type=str, choices=TRAINED_PRECISIONS,
             help=f"{alternatives(TRAINED_PRECISIONS)}.",
             shown_default="the methodology's; bf16 on a GPU, or fp16 if it lacks bf16; fp32 on a CPU",
         ),
-    ),
-    Setting(
-        name="num_gpus", label="GPUs", kind="count",
+    )  # fmt: skip
+    """fp32, tf32, bf16, fp16, fp8, fp4."""
+    num_gpus: int | Absent = _row(
+        "GPUs", kind="count",
         option=Option(
             flag="--num-gpus", help="GPUs of the whole training, or processes on a CPU.",
             shown_default="all, or 1 on a CPU", least=1,
         ),
-    ),
-    Setting(
-        name="micro_batch_size", label="micro batch size", kind="count",
+    )  # fmt: skip
+    micro_batch_size: int | Absent = _row(
+        "micro batch size", kind="count",
         option=Option(
             flag="--micro-batch-size", help="Sequences of one forward pass.",
             shown_default=_METHODOLOGY_OR_PRESET, least=1,
         ),
-    ),
-    Setting(name="gradient_accumulation_steps", label="gradient accumulation", kind="count"),
-    _parallel("tensor_model_parallel_size", "tensor parallel", "TP", "--tensor-parallel-size", "each layer is"),
-    _parallel("pipeline_model_parallel_size", "pipeline parallel", "PP", "--pipeline-parallel-size", "the layers are"),
-    _parallel("virtual_pipeline_model_parallel_size", "virtual pipeline stages", "VPP"),
-    _parallel("context_parallel_size", "context parallel", "CP", "--context-parallel-size", "a sequence is"),
-    _parallel("data_parallel_size", "data parallel", "DP"),
-    _parallel("expert_model_parallel_size", "expert parallel", "EP"),
-    Setting(
-        name="num_nodes", label="nodes", kind="count",
+    )  # fmt: skip
+    gradient_accumulation_steps: int | None = _row("gradient accumulation", kind="count")
+    """Micro-batches of one replica in one optimizer step."""
+    tensor_model_parallel_size: int | Absent = _parallel("tensor parallel", "TP", "each layer is")
+    pipeline_model_parallel_size: int | Absent = _parallel("pipeline parallel", "PP", "the layers are")
+    virtual_pipeline_model_parallel_size: int | None = _parallel("virtual pipeline stages", "VPP")
+    """Model stages on each pipeline rank (interleaved schedule); None for one stage, or if none is stated."""
+    context_parallel_size: int | Absent = _parallel("context parallel", "CP", "a sequence is")
+    data_parallel_size: int | None = _parallel("data parallel", "DP")
+    """Replicas of the model, each of which trains on its own part of a batch."""
+    expert_model_parallel_size: int | None = _parallel("expert parallel", "EP")
+    """GPUs among which the experts of a layer are split."""
+    num_nodes: int | Absent = _row(
+        "nodes", kind="count",
         option=Option(
             flag="--nodes", help="Machines that train together, with --executor.", default=1, least=1, in_ab=False
         ),
-    ),
-    Setting(
-        name="strategy", label="strategy", kind="word", applies="several GPUs",
+    )  # fmt: skip
+    """Machines of the training."""
+    strategy: str | Absent = _row(
+        "strategy", kind="word", applies="several GPUs",
         option=Option(
             flag="--strategy", help="Strategy for several GPUs: auto, ddp or fsdp.", metavar="HOW",
             type=str, default="auto", engine="torch engine", own_training=True,
             choices=("auto", "ddp", "fsdp"),
         ),
-    ),
-    Setting(
-        name="fp8_recipe", label="FP8 recipe", kind="word", applies="FP8",
+    )  # fmt: skip
+    """Sharding of weights among replicas: ddp, fsdp, zero-1, megatron …"""
+    fp8_recipe: str | None = _row(
+        "FP8 recipe", kind="word", applies="FP8", read=fp8_recipe,
         option=Option(
             flag="--fp8-recipe", help="Scales of --precision fp8: tensorwise, rowwise, or mxfp8 on Blackwell.",
             metavar="HOW", type=str, shown_default="tensorwise", engine="torch engine with torchao",
             own_training=True,
             choices=("tensorwise", "rowwise", "mxfp8"),
         ),
-    ),
-    Setting(name="compute_dtype", label="compute dtype", kind="word"),
-    Setting(name="parameter_dtype", label="parameter dtype", kind="word"),
-    Setting(name="optimizer_dtype", label="optimizer dtype", kind="word"),
-    Setting(
-        name="master_weights", label="master weights", weight=None,
+    )  # fmt: skip
+    """Scales of FP8 products: delayed, tensorwise (current scaling), rowwise, blockwise, mxfp8 …"""
+    compute_dtype: str | None = _row("compute dtype", kind="word")
+    """Type in which matrix products are computed: bfloat16, float8 …"""
+    parameter_dtype: str | None = _row("parameter dtype", kind="word")
+    """Type in which weights are stored."""
+    optimizer_dtype: str | None = _row("optimizer dtype", kind="word")
+    """Type of the optimizer's moments."""
+    master_weights: str | None = _row(
+        "master weights", None, in_results=False,
         option=Option(
             flag="--master-weights", metavar="FORMAT", type=str, engine="torch engine", own_training=True,
             choices=("fp32",),
             help="fp32: keep float32 weights and optimizer state under bf16 compute, as Megatron does.",
             shown_default="none: bf16 throughout",
         ),
-    ),
-    Setting(
-        name="recompute", label="recompute", kind="word",
+    )  # fmt: skip
+    recompute: Recompute | Absent = _row(
+        "recompute", kind="word", read=Recompute, usual=Recompute.NONE,
         option=Option(
             flag="--activation-checkpointing", metavar="HOW", type=str, choices=("none", "selective", "full"),
             takes_share=True,
@@ -244,47 +248,58 @@ SETTINGS: tuple[Setting, ...] = (
             "engine also the share to keep at most, such as 35%.",
             shown_default="torch engine: what fits; else none",
         ),
-    ),
-    Setting(name="fused_kernels", label="fused kernels", kind="word", applies="Megatron"),
-    Setting(
-        name="attention_backend", label="attention", kind="word",
+    )  # fmt: skip
+    fused_kernels: str | None = _row("fused kernels", kind="word", applies="Megatron")
+    """Operations that run as one kernel each, such as RMS norm."""
+    attention_backend: str | None = _row(
+        "attention", kind="word",
         option=Option(
             flag="--attention", help="Attention: sdpa, eager or flash.", metavar="HOW", type=str, shown_default="sdpa",
             engine="torch engine", own_training=True, choices=("sdpa", "eager", "flash"),
         ),
-    ),
-    Setting(name="attention_kernel", label="attention kernel", kind="word", applies="where stated"),  # few state it
-    Setting(
-        name="compile", label="compiled",
+    )  # fmt: skip
+    attention_kernel: str | None = _row("attention kernel", kind="word", applies="where stated")  # few state it
+    """The kernel that computed attention: flash, efficient, cudnn, math, flex …"""
+    compile: bool | Absent = _row(
+        "compiled", usual=False,
         option=Option(
             flag="--compile/--no-compile", help="Compile each layer with torch.compile.", type=bool,
             shown_default="on a GPU", engine="torch engine", own_training=True,
         ),
-    ),
-    Setting(name="cuda_graphs", label="CUDA graphs", applies="where stated"),
-    Setting(name="padded_vocabulary_size", label="padded vocabulary", kind="count", applies="Megatron"),
-    Setting(
-        name="optimizer", label="optimizer", kind="word",
+    )  # fmt: skip
+    cuda_graphs: bool | None = _row("CUDA graphs", applies="where stated")
+    """True if kernels are launched as recorded graphs (CUDA graphs)."""
+    padded_vocabulary_size: int | None = _row("padded vocabulary", kind="count", applies="Megatron")
+    """Rows of the embedding, if the framework pads the vocabulary."""
+    optimizer: str | None = _row(
+        "optimizer", kind="word",
         same=dict.fromkeys(  # Megatron's "adam" decouples weight decay from gradients: AdamW; the others are kernels
             ("adam", "adamw_torch", "adamw_torch_fused", "adamw_hf", "decoupled_adamw", "distributed_fused_adam"),
             "adamw",
         ),
-    ),
-    Setting(name="learning_rate", label="learning rate", kind="number"),
-    Setting(name="data", label="data", kind="word", same={"synthetic": "mock"}),
-    Setting(name="data_fingerprint", label="data fingerprint", kind="word", applies="where stated"),
-    Setting(
-        name="seed", label="seed", identifies=False,
-        option=Option(flag="--seed", help="Seed of weights and data.", default=1234),
-    ),
-    Setting(name="framework", label="framework", weight="context"),
-    Setting(name="framework_version", label="framework version", weight="context"),
-)  # fmt: skip
-"""Every setting with a plain value, in the order of the tables; versions and environment variables are collections."""
+    )  # fmt: skip
+    """Name of the optimizer, such as AdamW."""
+    learning_rate: float | None = _row("learning rate", kind="number")
+    """Learning rate that the run or the log states."""
+    data: str | None = _row("data", kind="word", same={"synthetic": "mock"})
+    """synthetic, mock, or the name of the data set."""
+    data_fingerprint: str | None = _row("data fingerprint", kind="word", applies="where stated")
+    """Fingerprint of the first tokens of the data (see system/fingerprint)."""
+    seed: int | Absent = _row(
+        "seed", identifies=False, option=Option(flag="--seed", help="Seed of weights and data.", default=1234)
+    )
+    framework: str | None = _row("framework", "context")
+    """Framework that trained, such as Megatron-LM."""
+    framework_version: str | None = _row("framework version", "context")
+    """Version of the framework."""
+
+
+SETTINGS: tuple[Setting, ...] = tuple(replace(one.metadata["row"], name=one.name) for one in fields(TrainingSettings))
+"""The row of every setting, in the order of the tables."""
 
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 WITH_OPTION = tuple(setting for setting in SETTINGS if setting.option is not None)
-"""Settings that a user chooses by flag: the fields of RunSettings."""
+"""Settings that a user chooses by flag: the fields of `ChosenSettings` and `ResolvedSettings`."""
 
 MODEL_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 """Sizes whose product is the number of devices that share one replica of the model."""
@@ -298,7 +313,7 @@ OF_A_LOG = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_lengt
 
 def option(name: str) -> Option:
     """Return the option of a setting. Raises KeyError for a setting without one."""
-    found = BY_NAME[name].option
+    found: Option | None = BY_NAME[name].option
     if found is None:
         raise KeyError(name)
     return found

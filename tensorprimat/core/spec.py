@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
@@ -13,54 +11,23 @@ from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.notices import Sentences
 from tensorprimat.core.quantities import alternatives, counted, listed
-from tensorprimat.core.records import Record
-from tensorprimat.models import recompute
+from tensorprimat.core.records import ChosenSettings, ResolvedSettings
 
 MODELS = ("llama", "qwen", "mistral")
 
 
-class RunSpec(Record):
-    """One run of one model on one engine. Every value is explicit: nothing is inherited from a recipe's defaults."""
+class RunSpec(ResolvedSettings):
+    """One run of one model on one engine. Every value is explicit: nothing is inherited from a recipe's defaults.
+
+    `preset` is a shape of models/presets, `num_gpus` counts the processes of one node, and `recompute` can be a plan.
+    """
 
     model: str
     """llama, qwen or mistral, or the name of a model that `config` defines."""
-    preset: str
-    """Name of the shape in tensorprimat.models.presets: the real one, or tiny."""
     engine: str
-    steps: int
-    """Measured optimizer steps."""
-    warmup_steps: int
-    """Optimizer steps before them, declared as warm-up."""
-    micro_batch_size: int
-    """Sequences of one forward pass on one device."""
-    global_batch_size: int
-    """Sequences of one optimizer step over all devices."""
-    sequence_length: int
-    precision: settings.Precision
-    num_gpus: int
-    """Processes on each node: one per GPU, or gloo processes on a CPU."""
-    num_nodes: int = 1
-    tensor_model_parallel_size: int = 1
-    pipeline_model_parallel_size: int = 1
-    context_parallel_size: int = 1
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    seed: int = 1234
-    methodology: str | None = None
-    attention_backend: Literal["sdpa", "eager", "flash"] | None = None
-    """None leaves the engine's choice, which the result names."""
-    compile: bool = False
-    """Compile each decoder layer with torch.compile (torch engine)."""
-    master_weights: Literal["fp32"] | None = None
-    """fp32 keeps weights and optimizer state in float32 under bf16 compute, as Megatron does; None keeps them in bf16
-    throughout (torch engine)."""
-    fp8_recipe: Literal["tensorwise", "rowwise", "mxfp8"] | None = None
-    """Scales of FP8 products; None leaves the engine's choice, which the result names (torch engine)."""
     reshard: bool = True
     """Free the gathered weights of a layer after forward (FSDP); False keeps them for backward, which saves an exchange
     and costs the memory of all layers' weights."""
-    recompute: str = recompute.NONE
-    """Activations that are computed again in backward: none, "every second layer", full, or a plan in words (see
-    models/recompute)."""
     falls_back: bool = False
     """The engine chose `recompute`: a run that is out of memory before a measured step starts again with less."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"
@@ -74,8 +41,8 @@ class RunSpec(Record):
     origins: dict[str, str] = Field(default_factory=dict)
     """Settings that no flag set → where their value comes from ("" to leave it out), for messages."""
 
-    @property
-    def data_parallel_size(self) -> int:
+    @property  # type: ignore[misc]
+    def data_parallel_size(self) -> int:  # type: ignore[override]  # results state it, runs derive it
         """Return the number of replicas of the model: devices over the product of the parallel sizes."""
         return (self.num_gpus * self.num_nodes) // self.model_parallel_size
 
@@ -84,13 +51,13 @@ class RunSpec(Record):
         """Return the number of devices that share one replica."""
         return settings.replica_devices(self)
 
-    @property
-    def gradient_accumulation_steps(self) -> int:
+    @property  # type: ignore[misc]
+    def gradient_accumulation_steps(self) -> int:  # type: ignore[override]  # results state it, runs derive it
         """Return the number of micro-batches of one optimizer step on one replica."""
         return self.global_batch_size // (self.micro_batch_size * self.data_parallel_size)
 
-    @property
-    def max_steps(self) -> int:
+    @property  # type: ignore[misc]
+    def max_steps(self) -> int:  # type: ignore[override]  # results state it, runs derive it
         """Return the number of optimizer steps, warm-up included."""
         return self.warmup_steps + self.steps
 
@@ -134,33 +101,10 @@ class RunSpec(Record):
         return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(ChosenSettings, extra="forbid"):
     """The settings that the user chose by flag; None means that the flag was not used."""
 
-    steps: int
-    warmup_steps: int
-    seed: int
-    preset: str | None = None
-    micro_batch_size: int | None = None
-    global_batch_size: int | None = None
-    sequence_length: int | None = None
-    precision: str | None = None
-    tensor_model_parallel_size: int | None = None
-    pipeline_model_parallel_size: int | None = None
-    context_parallel_size: int | None = None
-    methodology: str | None = None
-    num_gpus: int | None = None
-    num_nodes: int = 1
-    strategy: str = "auto"
-    recompute: str | None = None
-    """none, selective, full or a share such as 35%; None: the least that fits into the device's memory (torch engine),
-    else none."""
-    compile: bool | None = None
-    attention_backend: str | None = None
-    master_weights: str | None = None
-    fp8_recipe: str | None = None
-    config: Mapping[str, Any] | None = None
+    config: dict[str, Any] | None = None
     """Complete Hugging Face configuration where --model is a file."""
 
     def check(self) -> None:
@@ -171,7 +115,7 @@ class RunSettings:
             if setting.name == "preset":  # models have presets of their own
                 continue
             if option and option.choices and value not in (None, *option.choices):
-                if option.takes_share and settings.share_of(value) is not None:
+                if option.takes_share and value.kept_share is not None:
                     continue
                 choices = (*option.choices, "a share such as 35%") if option.takes_share else option.choices
                 raise UsageError(f"{option.flag} {value}: must be {alternatives(choices)}")

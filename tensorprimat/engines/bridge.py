@@ -28,6 +28,7 @@ from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.launcher_output import follow_launcher, keep
 from tensorprimat.engines.registry import importable
@@ -63,9 +64,10 @@ BRIDGE_SETTINGS: tuple[tuple[tuple[str, ...], SettingValue], ...] = (
     (("model.virtual_pipeline_model_parallel_size",), lambda _: None),
     (("model.sequence_parallel",), lambda spec: spec.tensor_model_parallel_size > 1),
     (("model.seq_length",), lambda spec: spec.sequence_length),
-    (("model.recompute_granularity",), lambda spec: "full" if spec.recompute == "full" else None),
-    (("model.recompute_method",), lambda spec: "uniform" if spec.recompute == "full" else None),
-    (("model.recompute_num_layers",), lambda spec: 1 if spec.recompute == "full" else None),
+    *(
+        ((f"model.{name}",), lambda spec, name=name: spec.recompute.megatron.get(name))
+        for name in Recompute.ALL_LAYERS.megatron
+    ),
     (("dataset.seq_length", "dataset.sequence_length"), lambda spec: spec.sequence_length),
     (("dataset.random_seed",), lambda spec: spec.seed),
     (("tokenizer.tokenizer_type",), lambda _: "NullTokenizer"),

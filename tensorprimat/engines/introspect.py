@@ -21,9 +21,9 @@ from tensorprimat.core.settings import (
     MODEL_PARALLEL,
     PARALLEL_SIZES,
     PRECISION_OF_DTYPE,
-    fp8_recipe,
 )
 from tensorprimat.core.spec import MODELS
+from tensorprimat.core.vocabulary import fp8_recipe
 from tensorprimat.machine import environment
 from tensorprimat.models import decoders, huggingface, presets
 from tensorprimat.models.families import FAMILIES

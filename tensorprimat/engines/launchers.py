@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import counted
@@ -145,7 +145,7 @@ def settings_of_ranks(settings: RunSettings, place: Rank, *, nodes_flag: str) ->
             f"{nodes_flag} {settings.num_nodes}: {place.launcher} has started processes on "
             f"{counted(place.nodes, 'node')}"
         )
-    return replace(settings, num_gpus=place.per_node, num_nodes=place.nodes)
+    return settings.changed(num_gpus=place.per_node, num_nodes=place.nodes)
 
 
 def refuse_ranks(work: str) -> None:

@@ -17,13 +17,21 @@ from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import methodology
 from tensorprimat.engines.modules import memory_model, modules_of
-from tensorprimat.engines.registry import ENGINES, OWN, VENDOR_ENGINES, Engine, check_model_parallel, importable
+from tensorprimat.engines.registry import (
+    ENGINES,
+    OWN,
+    VENDOR_ENGINES,
+    Engine,
+    check_model_parallel,
+    importable,
+    recompute_of,
+)
 from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.facts import catalogue
 from tensorprimat.facts.methodologies import METHODOLOGY_GPUS
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine
-from tensorprimat.models import presets, recompute, training_memory
+from tensorprimat.models import presets, training_memory
 from tensorprimat.models.custom import ConfiguredModel, model_of
 from tensorprimat.models.memory_estimate import MemoryEstimate
 from tensorprimat.storage.result_names import DEFAULT_PRESET
@@ -31,8 +39,6 @@ from tensorprimat.system import atomic
 from tensorprimat.system.safe_text import is_utf8
 
 GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
-CHECKPOINTING = {"none": recompute.NONE, "selective": recompute.SECOND_LAYERS, "full": recompute.ALL_LAYERS}
-"""--activation-checkpointing → RunSpec.recompute, without a share."""
 RESOLVED = ("preset", "methodology", *settings_of_runs.OF_A_METHODOLOGY, "num_gpus", "recompute", "compile")
 """Settings whose value also depends on the methodology, the preset, the engine or the machine."""
 AS_CHOSEN = tuple(setting.name for setting in settings_of_runs.WITH_OPTION if setting.name not in RESOLVED)
@@ -58,13 +64,14 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     devices = machine.gpu_info.device_count or 1
     default = 1 if platform == "cpu" else devices
     num_gpus = default if settings.num_gpus is None else settings.num_gpus
+    all_gpus = num_gpus * (settings.num_nodes or 1)
     if platform != "cpu" and num_gpus > devices:
         raise UsageError(f"--num-gpus {num_gpus}: this machine has {devices}")
     compiles = engine.own_training and platform != "cpu"
     uncompiled = environment.compiling_disabled() if compiles and settings.compile is None else None
     fields = {
         "micro_batch_size": preset.micro_batch_size,
-        "global_batch_size": _default_batch(preset, engine, num_gpus * settings.num_nodes, settings.micro_batch_size),
+        "global_batch_size": _default_batch(preset, engine, all_gpus, settings.micro_batch_size),
         "sequence_length": preset.sequence_length,
         "precision": _default_precision(engine, machine),
         "model": model,
@@ -72,7 +79,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "config": preset.config if isinstance(preset, ConfiguredModel) else None,
         "engine": engine.name,
         "num_gpus": num_gpus,
-        "recompute": _recompute(settings.recompute, engine),
+        "recompute": recompute_of(settings, engine),
         "compile": (compiles and not uncompiled) if settings.compile is None else settings.compile,
         "platform": platform,
         **{name: getattr(settings, name) for name in AS_CHOSEN},
@@ -89,7 +96,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     )
     unset = [name for name in ("methodology", *settings_of_runs.OF_A_METHODOLOGY) if getattr(settings, name) is None]
     origins = dict.fromkeys(unset, configured.origin)
-    notes = _notes(configured, engine, platform, num_gpus * settings.num_nodes)
+    notes = _notes(configured, engine, platform, all_gpus)
     if uncompiled:
         notes = (*notes, Notice("compiling_disabled", "compile", variable=uncompiled))
     spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes, "origins": origins})
@@ -101,7 +108,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     spec = _divided(spec, machine)
     if not engine.own_training:
         return spec
-    share = None if settings.recompute is None else settings_of_runs.share_of(settings.recompute)
+    share = None if settings.recompute is None else settings.recompute.kept_share
     memory = None if platform == "cpu" else machine.gpu_info.total_memory_gb
     if memory is not None or (share is not None and training_memory.can_plan(spec)):
         spec = _with_counted_activations(spec, preset)
@@ -267,18 +274,6 @@ def _default_precision(engine: Engine, machine: Machine) -> str:
         return "fp32"
     gpu = catalogue.find_gpu_of(machine.gpu_info)
     return "fp16" if gpu is not None and "bf16" in gpu.lacks else "bf16"
-
-
-def _recompute(setting: str | None, engine: Engine) -> str:
-    """Return RunSpec.recompute for --activation-checkpointing. Raises UsageError where the engine has no such mode.
-
-    The plan of a share depends on the whole spec, so that it is chosen later.
-    """
-    if setting not in (None, "none", "full") and not engine.own_training:
-        raise UsageError(
-            f"--activation-checkpointing {setting}: only the torch engine has it; use full with {engine.name}"
-        )
-    return CHECKPOINTING.get(setting or "none", recompute.NONE)
 
 
 def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:

@@ -15,6 +15,7 @@ from tensorprimat.core.quantities import as_stated, percent
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import NUMBER_BYTES
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.models import presets, recompute
 from tensorprimat.models.custom import model_of
 from tensorprimat.models.memory_estimate import CONTEXT_BYTES, MemoryEstimate, smaller_micro_batches
@@ -97,11 +98,11 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     kept, layer, layer_input = tokens * _kept_of_layer(spec), tokens * of_token, tokens * of_input
     activations = shape.num_layers * kept + 2 * layer_input
     layer_weights = model.matrix_parameters - presets.embedding_parameters(shape)
-    partly = spec.recompute not in (recompute.SECOND_LAYERS, recompute.ALL_LAYERS)
-    recomputed = layer - kept if partly else layer  # of one layer, while its backward pass runs
+    whole = spec.recompute.of_layers
+    recomputed = layer if whole else layer - kept  # of one layer, while its backward pass runs
     casts = 0.0
     if autocast:  # an eager cast lives until the optimizer's step, one of a compiled layer until its backward
-        kept_whole = {recompute.NONE: 1.0, recompute.SECOND_LAYERS: 0.5}.get(spec.recompute, 0.0)
+        kept_whole = 0.0 if whole is None else 1 - whole
         casts = width * layer_weights * (kept_whole if spec.compile else 1.0)
         recomputed += width * layer_weights / shape.num_layers if recomputed and spec.compile else 0.0
     embedding = presets.embedding_parameters(shape)
@@ -177,12 +178,10 @@ def _bytes_of_layer(spec: RunSpec) -> tuple[float, float]:
 def _kept_of_layer(spec: RunSpec) -> float:
     """Return the bytes of one token that a layer keeps for backward, as the mean of all layers."""
     of_token, of_input = _bytes_of_layer(spec)
-    again = recompute.recomputed_operations(spec.recompute)
-    if spec.recompute == recompute.ALL_LAYERS:
-        return of_input
-    if again is not None:
+    whole, again = spec.recompute.of_layers, spec.recompute.operations
+    if whole is None and again is not None:
         return of_input + recompute.kept_bytes(_operations(spec), again)
-    return (of_token + of_input) / 2 if spec.recompute == recompute.SECOND_LAYERS else of_token
+    return of_token + (whole or 0.0) * (of_input - of_token)
 
 
 def _operations(spec: RunSpec) -> dict[str, recompute.Operation]:
@@ -199,18 +198,18 @@ def can_plan(spec: RunSpec) -> bool:
     return shape is not None and recompute.is_plannable(shape) and not unlike
 
 
-def plans(spec: RunSpec) -> list[str]:
+def plans(spec: RunSpec) -> list[Recompute]:
     """Return the values of `recompute` that the spec can have, from the fastest to the smallest."""
     if not can_plan(spec):
-        return [recompute.NONE, recompute.SECOND_LAYERS, recompute.ALL_LAYERS]
+        return [Recompute.NONE, Recompute.SECOND_LAYERS, Recompute.ALL_LAYERS]
     of_token, of_input = _bytes_of_layer(spec)
     operations = _operations(spec)
     shares = {
         again: (of_input + recompute.kept_bytes(operations, again)) / of_token
         for again in recompute.cheapest_first(operations)
     }
-    described = [recompute.describe(again, share) for again, share in shares.items() if share < 1]
-    return [recompute.NONE, *described[:-1], recompute.ALL_LAYERS]
+    described = [Recompute.plan(again, share) for again, share in shares.items() if share < 1]
+    return [Recompute.NONE, *described[:-1], Recompute.ALL_LAYERS]
 
 
 def with_share(spec: RunSpec, share: float) -> RunSpec:
@@ -239,12 +238,13 @@ def uses_autocast(spec: RunSpec) -> bool:
 
 def recomputed_share(spec: RunSpec, _device_name: str | None = None) -> float:
     """Return the FLOPs that backward runs again, as a share of all layers' forward pass."""
-    part = {recompute.NONE: 0.0, recompute.SECOND_LAYERS: 0.5}.get(spec.recompute, 1.0)
+    whole = spec.recompute.of_layers
+    part = 1.0 if whole is None else whole
     if not part or not can_plan(spec):
         return part
     shape, length = model_of(spec).memory_shape, spec.sequence_length
-    again = recompute.recomputed_operations(recompute.ALL_LAYERS if part < 1 else spec.recompute) or ()
-    forward = recompute.recomputed_flops(shape.changed(summed_products=()), recompute.OPERATIONS, length)
+    again = Recompute.OPERATIONS if part < 1 else spec.recompute.operations or ()
+    forward = recompute.recomputed_flops(shape.changed(summed_products=()), Recompute.OPERATIONS, length)
     return part * recompute.recomputed_flops(shape, again, length) / forward
 
 
@@ -328,12 +328,12 @@ def _smaller_micro_batch(spec: RunSpec, memory_bytes: float) -> list[int]:
     return (fitting or sizes)[:1]
 
 
-def _smaller_plans(spec: RunSpec, memory_bytes: float) -> list[tuple[str, str]]:
+def _smaller_plans(spec: RunSpec, memory_bytes: float) -> list[tuple[str, Recompute]]:
     """Return the values of RECOMPUTE_FLAG that may make the spec fit, with the plans that they stand for."""
     fitting = smallest_that_fits(spec, memory_bytes)
     share = None if fitting is None else re.match(r"\d+", fitting.recompute)
     partly = [] if share is None or fitting is None else [(f"{share[0]}%", fitting.recompute)]
-    return [*(partly or [("selective", recompute.SECOND_LAYERS)]), ("full", recompute.ALL_LAYERS)]
+    return [*(partly or [("selective", Recompute.SECOND_LAYERS)]), ("full", Recompute.ALL_LAYERS)]
 
 
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
@@ -358,7 +358,7 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
             batch = spec.global_batch_size * count // devices  # it grows with the GPUs unless a flag sets it
             more = {"num_gpus": count, "strategy": "fsdp", "global_batch_size": batch}
             candidates.append((f"--num-gpus {count}{sharded}", more))
-    candidates.append(("--preset tiny", {"preset": "tiny", "recompute": "none", "options": {}}))
+    candidates.append(("--preset tiny", {"preset": "tiny", "recompute": Recompute.NONE, "options": {}}))
     fitting = []
     for flag, changes in candidates:
         changed = spec.changed(**dict(changes))
@@ -368,7 +368,7 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
             fitting.append(flag)
         elif ALL_RECOMPUTED in fitting or "recompute" in changes:
             continue
-        elif estimate(changed.changed(recompute="full")).total <= memory_bytes:
+        elif estimate(changed.changed(recompute=Recompute.ALL_LAYERS)).total <= memory_bytes:
             fitting.append(f"{flag} with {ALL_RECOMPUTED}")
     if len(fitting) > 1 and fitting[0].startswith(RECOMPUTE_FLAG):  # the milder one is enough
         fitting = [fitting[0], *(flag for flag in fitting if flag != ALL_RECOMPUTED and flag != fitting[0])]

@@ -144,7 +144,9 @@ def check_request(request: Request) -> None:
     settings = request.settings
     settings.check()
     prepare.check_folder(request.output)
-    executors.check_cluster(request.cluster, nodes=settings.num_nodes, folder=request.output, dry_run=request.dry_run)
+    executors.check_cluster(
+        request.cluster, nodes=settings.num_nodes or 1, folder=request.output, dry_run=request.dry_run
+    )
 
 
 def plan_of(request: Request, machine: Machine) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:

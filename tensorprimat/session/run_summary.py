@@ -6,18 +6,19 @@ from tensorprimat.core import quantities, settings
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result, Run
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.engines import prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import LABELS, Machine
-from tensorprimat.models import recompute, training_memory
+from tensorprimat.models import training_memory
 from tensorprimat.models.custom import model_of
 from tensorprimat.session import run_time
 
 RECOMPUTED = {
-    recompute.NONE: "",
-    recompute.ALL_LAYERS: "; activations of all layers are recomputed",
-    recompute.SECOND_LAYERS: "; activations of every second layer are recomputed",
+    Recompute.NONE: "",
+    Recompute.ALL_LAYERS: "; activations of all layers are recomputed",
+    Recompute.SECOND_LAYERS: "; activations of every second layer are recomputed",
 }
 XGMI_LINKS = 7  # of an AMD GPU, each to another one of its node; NVLink's switch gives all links to any pair
 SUMMARY_TITLES = ("Model", "Preset", "Runs", "Step time", "Tokens/s", "Tokens/s/GPU", "Peak memory")

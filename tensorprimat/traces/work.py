@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from tensorprimat.core.result import ModelShape
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.facts import catalogue
 from tensorprimat.models import flops, presets, recompute
 from tensorprimat.storage.preflight import Preflight
@@ -270,9 +271,9 @@ def _repeated_weights(ledger: Ledger, shape: ModelShape, plan: str) -> float | N
     if not layers or not products or not recompute.is_plannable(shape):
         return None
     operations = recompute.operations_of(shape, sequence_length=1, width=1)
-    weights = {name: operations[name].flops_per_token / 2 for name in recompute.PRODUCTS[:-1]}
-    chosen = [one for one in recompute.recomputed_operations(plan) or () if one in weights]
-    if chosen and plan != recompute.ALL_LAYERS:
+    weights = {name: operations[name].flops_per_token / 2 for name in Recompute.PRODUCTS[:-1]}
+    chosen = [one for one in Recompute(plan).operations or () if one in weights]
+    if chosen and plan != Recompute.ALL_LAYERS:
         fits = abs(products / layers - len(chosen)) < _OFF
         return sum(weights[name] for name in chosen) * shape.num_layers if fits else None
     again = ledger.launches("recomputed_attention")

@@ -41,10 +41,8 @@ def build_recipe(spec: RunSpec, *, result_file: str | None = None, device_name: 
     _set_parallelism(recipe, spec)
     _set_data(recipe, spec)
     _set_trainer(recipe, spec)
-    if spec.recompute == "full":
-        recipe.model.config.recompute_granularity = "full"
-        recipe.model.config.recompute_method = "uniform"
-        recipe.model.config.recompute_num_layers = 1
+    for name, value in spec.recompute.megatron.items():
+        setattr(recipe.model.config, name, value)
     nemo_performance.apply(recipe, spec, device_name)
     ours = callback(run, spec, result_file, device_name)
     recipe.trainer.callbacks = [*recipe.trainer.callbacks, ours, *_profilers(run, spec)]

@@ -13,7 +13,7 @@ from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.engines import methodology
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus.config import Effective, effective
-from tensorprimat.engines.registry import Engine
+from tensorprimat.engines.registry import Engine, recompute_of
 from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import presets
@@ -39,7 +39,6 @@ PRECISION_SETTINGS: dict[str, dict[str, Any]] = {
     "fp16": {"fp8": None, "bf16": False, "fp16": True},
     "fp32": {"fp8": None, "bf16": False, "fp16": False},
 }
-RECOMPUTE_SETTINGS = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
 
 
 def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machine) -> RunSpec:
@@ -76,12 +75,10 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         model=model,
         preset="full",
         engine=engine.name,
-        steps=settings.steps,
-        warmup_steps=settings.warmup_steps,
         precision=_precision(precision or sets.precision, config),
         num_gpus=settings.num_gpus or machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE,
-        recompute="full" if settings.recompute == "full" else "none",
-        seed=settings.seed,
+        recompute=recompute_of(settings, engine),
+        **{name: getattr(settings, name) for name in ("steps", "warmup_steps", "seed")},
         platform="amd",
         notes=() if chosen.note is None else (chosen.note,),
         options={ROOT_OPTION: str(root), CONFIG_OPTION: str(config), GPU_OPTION: gpu, GPU_SOURCE_OPTION: gpu_source},
@@ -110,9 +107,7 @@ def changed_settings(spec: RunSpec) -> dict[str, Any]:
         changed["max_position_embeddings"] = spec.sequence_length
     if sets.precision != spec.precision:
         changed |= PRECISION_SETTINGS[spec.precision]
-    if spec.recompute == "full":
-        changed |= RECOMPUTE_SETTINGS
-    return changed
+    return changed | spec.recompute.megatron
 
 
 def _already(sets: Effective, name: str, value: int) -> bool:

@@ -18,19 +18,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
 from tensorprimat.models import custom
 from tensorprimat.models.custom import ConfiguredModel
 from tensorprimat.models.presets import Preset
-from tensorprimat.models.recompute import (
-    ALL_LAYERS,
-    ATTENTION,
-    OPERATIONS,
-    PRODUCTS,
-    SECOND_LAYERS,
-    recomputed_operations,
-)
 
 _ARCHITECTURES = {"llama": "llama", "course": "llama", "qwen": "qwen2", "mistral": "mistral"}
 """Model family → its architecture in transformers. The models of "course" have Llama's."""
@@ -255,14 +248,14 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
         transformers does that from version 5.23 on only. Raises UsageError where a plan names operations that the
         layers of this model do not have.
         """
-        again = recomputed_operations(recompute)
-        if recompute not in (SECOND_LAYERS, ALL_LAYERS) and not has_operations_of_plans(self.decoder.layers):
-            raise UsageError(f"recompute: {recompute}: not for the layers of this model; use selective or full")
-        kept = None if recompute in (SECOND_LAYERS, ALL_LAYERS) else frozenset(OPERATIONS) - frozenset(again or ())
+        plan = Recompute(recompute)
+        if not plan.of_layers and not has_operations_of_plans(self.decoder.layers):
+            raise UsageError(f"recompute: {plan}: not for the layers of this model; use selective or full")
+        kept = None if plan.of_layers else frozenset(Recompute.OPERATIONS) - frozenset(plan.operations or ())
         drops = any("drop" in name and value for name, value in self.causal.config.to_dict().items())
         classes: dict[type, type] = {}  # one for all layers of a kind, which share one compiled graph
         for position, layer in enumerate(self.decoder.layers):
-            if recompute != SECOND_LAYERS or position % 2 == 0:
+            if plan != Recompute.SECOND_LAYERS or position % 2 == 0:
                 kind = type(layer)
                 layer.__class__ = classes.setdefault(kind, classes.get(kind) or _recomputing(kind, kept, drops=drops))
 
@@ -346,10 +339,10 @@ def _contexts(kept: frozenset[str]) -> Any:
     def policy(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         name = operation.name()
         if name in _PRODUCTS:
-            ran = PRODUCTS[calls[context.is_recompute] % len(PRODUCTS)]
+            ran = Recompute.PRODUCTS[calls[context.is_recompute] % len(Recompute.PRODUCTS)]
             calls[context.is_recompute] += 1
         elif "attention" in name or "flash_attn" in name:
-            ran = ATTENTION
+            ran = Recompute.ATTENTION
         else:
             return CheckpointPolicy.PREFER_RECOMPUTE
         return CheckpointPolicy.MUST_SAVE if ran in kept else CheckpointPolicy.PREFER_RECOMPUTE

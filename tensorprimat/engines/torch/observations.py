@@ -17,7 +17,7 @@ import torch
 
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import TrainingConfig
-from tensorprimat.models.recompute import ALL_LAYERS, ATTENTION, NONE, SECOND_LAYERS, recomputed_operations
+from tensorprimat.core.vocabulary import Recompute
 
 STEP = 1
 """Index of the warm-up step whose operations are recorded: the second, because the first one compiles."""
@@ -136,7 +136,7 @@ def _multiplies_in_fp8(operations: Mapping[str, int], layers: int) -> bool:
     return in_fp8 or operations.get(_PLAIN_PRODUCT, 0) < 4 * layers
 
 
-def _recompute(operations: Mapping[str, int], planned: str | None) -> str | None:
+def _recompute(operations: Mapping[str, int], planned: Recompute | None) -> Recompute | None:
     """Return the recomputation that attention's calls in forward and backward show; the planned one if they agree.
 
     None where backward has no operation of its own (math kernel, FlexAttention), or where it was not recorded.
@@ -145,12 +145,12 @@ def _recompute(operations: Mapping[str, int], planned: str | None) -> str | None
     backward = sum(operations.get(name, 0) for name in _BACKWARD)
     if not backward or not backward <= forward <= 2 * backward:
         return None
-    again = recomputed_operations(planned or "")
-    if again is not None and forward == backward * (2 if ATTENTION in again else 1):
+    again = planned and planned.operations
+    if again is not None and forward == backward * (2 if Recompute.ATTENTION in again else 1):
         return planned
     if forward == backward:
-        return NONE
-    return ALL_LAYERS if forward == 2 * backward else SECOND_LAYERS
+        return Recompute.NONE
+    return Recompute.ALL_LAYERS if forward == 2 * backward else Recompute.SECOND_LAYERS
 
 
 def _lost(operations: Mapping[str, int], planned: str, *, compiled: bool) -> list[str]:
