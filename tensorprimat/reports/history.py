@@ -165,7 +165,7 @@ def _chart(title: str, metric: str, rows: Sequence[Mapping[str, Any]], commit_ur
             interval = f"{shown(row['low'])} to {shown(row['high'])}"
         cells.append({"when": quantities.moment(row.get("at")) or UNMEASURED, "figure": shown(value), "kind": kind,
                       "interval": interval, "runs": row.get("runs") or 1, "software": row.get("software") or "",
-                      "change": "" if moved is None else quantities.change(moved), "commit": commit or "",
+                      "change": "" if moved is None else quantities.change(moved), "commit": (commit or "")[:12],
                       "link": link})  # fmt: skip
     changes = sum(1 for mark in marks if mark["kind"])
     return {
