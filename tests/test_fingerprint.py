@@ -77,9 +77,16 @@ def test_a_result_carries_the_fingerprint_and_a_comparison_names_other_data(tmp_
     assert losses is None or losses["reason"] == "the fingerprints of the data differ"
 
 
-def test_the_name_of_an_earlier_result_states_its_data_set(tmp_path: Path) -> None:
-    for name, data in (("train_nvd_nemo_llama_c4", "c4"), ("train_amd_prim_llama_bc", "bc"), ("train_nvd_c4", "c4")):
+def test_the_name_of_an_earlier_result_states_its_framework_and_its_data_set(tmp_path: Path) -> None:
+    stated = {
+        "train_nvd_nemo_llama_c4": ("nemo", "c4"),
+        "train_amd_prim_llama_bc": ("primus", "bc"),
+        "train_nvd_mega_qwen_c4": ("mega", "c4"),
+        "train_nvd_llama_c4": (None, "c4"),
+        "train_nvd_c4": (None, "c4"),
+        "train_amd_prim_llama": ("primus", None),
+    }
+    for name in stated:
         (tmp_path / f"{name}.json").write_text(json.dumps(VERSION_1))
-        assert store.load(tmp_path / f"{name}.json").training_config.data == data
-    (tmp_path / "train_amd_prim_llama.json").write_text(json.dumps(VERSION_1))
-    assert store.load(tmp_path / "train_amd_prim_llama.json").training_config.data is None
+    configs = {name: store.load(tmp_path / f"{name}.json").training_config for name in stated}
+    assert {name: (config.framework, config.data) for name, config in configs.items()} == stated

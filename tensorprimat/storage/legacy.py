@@ -66,6 +66,7 @@ DEVICE_USED_METHODS = ("smi_total_vram",)
 _LARGEST = 10**30  # no count is larger, and some larger integers have no float
 UNKNOWN_WORDS = frozenset({"", "-", "n/a", "na", "none", "null", "unknown", "nan", "inf", "-inf", "infinity"})
 _FILE_TIME = re.compile(r"(?<!\d)(\d{8})_(\d{6})(?!\d)")
+_EARLIER_NAME = re.compile(r"train_(?:nvd|amd)_(?P<framework>[a-z]+)_(?P<rest>.+)")
 _FILE_NAME = re.compile(r"benchmark_(?:cuda|rocm|cpu|nemo|nvd|amd|unknown)_(?P<rest>.+)", re.IGNORECASE)
 
 
@@ -97,6 +98,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     engine = _first_known(names_of_engine, _ENGINES_IN_NAMES)
     columns = _columns(document, path, notices)
     config = {**sections["parallelism_config"], **sections["training_config"]}
+    config.setdefault("framework", document.get("framework") or _framework_of_file(path))
     config.setdefault("data", document.get("dataset") or _data_of_file(path))
     figures = _known(sections["performance_metrics"], PerformanceMetrics, "performance_metrics", notices)
     from_primus_log = str(document.get("source") or "").startswith("primus")
@@ -175,6 +177,12 @@ def _model_of_file(path: Path) -> str | None:
         return match["rest"].strip("_") or None
     named = {model for model in names.sized(stem) if model in MODELS} or names.families(stem)
     return named.pop() if len(named) == 1 else None
+
+
+def _framework_of_file(path: Path) -> str | None:
+    """Return the word of a file name between platform and model, such as mega for train_nvd_mega_llama_c4.json."""
+    match = _EARLIER_NAME.fullmatch(path.stem)
+    return match["framework"] if match and names.families(match["rest"]) else None
 
 
 def _data_of_file(path: Path) -> str | None:
