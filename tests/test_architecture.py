@@ -289,7 +289,7 @@ def test_only_the_table_of_engines_and_the_command_about_primus_name_its_modules
 COMPUTES = (
     *("tensorprimat.core.summary", "tensorprimat.core.identity", "tensorprimat.core.steady"),
     *("tensorprimat.analysis.stats", "tensorprimat.analysis.estimates", "tensorprimat.logs.segments"),
-    *("tensorprimat.mlperf.scaling", "tensorprimat.engines.torch"),
+    "tensorprimat.engines.torch",
     *("glob", "concurrent.futures", "multiprocessing", "numpy", "scipy", "statistics"),
 )
 """Modules from which figures, joins and processes come: the rooms below the commands call them."""

@@ -15,7 +15,6 @@ from each import in_each
 from tensorprimat.cli import COMMANDS, completion, known_values, main
 from tensorprimat.facts import catalogue
 from tensorprimat.measure import grid
-from tensorprimat.mlperf import choice as mlperf_choice
 from tensorprimat.mlperf import library as mlperf_library
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference" / "commands"
@@ -138,7 +137,7 @@ def test_every_offered_name_is_read_as_the_name_itself():
         assert catalogue.variants(offer) == catalogue.variants(gpu.name) != ()
     entries = mlperf_library.load(None).entries
     for name in known_values.offer(known_values.of_mlperf("gpu"))(""):
-        assert mlperf_choice.of_gpu(entries, name), name
+        assert mlperf_library.of_gpu(entries, name), name
     for name in known_values.model_sizes():
         assert grid.cells(grid.GridOptions(model_size=name, pass_name="train")), name
 

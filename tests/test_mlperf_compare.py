@@ -437,7 +437,7 @@ def test_a_library_with_a_number_that_no_submission_has_is_refused_in_one_line(f
     path.write_text(mlperf_library.dump(mlperf_library.Library(entries=entries)))
     assert main(["mlperf", "list", "--library", str(path)]) == 2
     err = capsys.readouterr().err
-    assert f"{path}:2: not an entry of a library of MLPerf results (ValueError: {field} is " in err
+    assert f"{path}:2: not an entry of a library of MLPerf results ({field}: Input should be " in err
     assert err.count("\n") == 1
 
 

@@ -16,8 +16,7 @@ from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.cli import main
 from tensorprimat.core import quantities
 from tensorprimat.facts import catalogue
-from tensorprimat.mlperf.choice import EntryChoice
-from tensorprimat.mlperf.library import bundled
+from tensorprimat.mlperf.library import EntryChoice, bundled
 from tensorprimat.models import flops
 from tensorprimat.reports import console, csv, html, json, markdown, published
 from tensorprimat.reproduce.published import as_result, baselines, choose_baselines, near_published, with_published

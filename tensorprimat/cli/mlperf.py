@@ -103,7 +103,7 @@ def command(
     from tensorprimat.cli.options import fraction, refuse_unwritable, say_each
     from tensorprimat.cli.shared_options import typed_prices
     from tensorprimat.mlperf import library as mlperf_library
-    from tensorprimat.mlperf.choice import EntryChoice, choose_entries
+    from tensorprimat.mlperf.library import EntryChoice, choose_entries
     from tensorprimat.reproduce import report as lists
     from tensorprimat.reproduce.published import choose_baselines
 
@@ -124,16 +124,13 @@ def command(
 
 
 def _print(action: str, names: list[str], chosen: tuple[Entry, ...], as_json: bool) -> None:
-    from tensorprimat.mlperf import choice as mlperf_choice
-    from tensorprimat.mlperf import report
+    from tensorprimat.mlperf import library, report
 
     if action == "show" and not names:
         raise UsageError("show: name an entry or a part of its name, as list prints it")
-    entries = mlperf_choice.entries_named(chosen, names) if names else chosen
-    if action == "list":
-        print(report.listing_json(entries) if as_json else report.listing(entries), end="")
-    else:
-        print(report.entries_json(entries) if as_json else report.details(entries), end="")
+    entries = library.entries_named(chosen, names) if names else chosen
+    shown = report.listing(entries) if action == "list" else report.details(entries)
+    print(report.entries_json(entries, details=action == "show") if as_json else shown, end="")
 
 
 def _compare(
@@ -148,24 +145,24 @@ def _compare(
     from tensorprimat.analysis.economics import unused_prices_of_gpus
     from tensorprimat.cli.options import picture_form, say_each
     from tensorprimat.mlperf import comparison_report as report
-    from tensorprimat.mlperf.comparison import OfTwoGpus, OfVendors, comparison_of
+    from tensorprimat.mlperf.scaling import comparison_of
 
     found = comparison_of(names, chosen, confidence, for_plot=plot is not None)
     form = picture_form("--plot", plot) if plot is not None else "png"
     say_each(unused_prices_of_gpus(found.gpus, prices))
-    if isinstance(found, OfVendors):
-        print((report.vendor_json if as_json else report.vendor_text)(found.rounds, prices), end="")
-    elif isinstance(found, OfTwoGpus):
+    if found.kind == "vendors":
+        print((report.vendor_json if as_json else report.vendor_text)(found.vendors, prices), end="")
+    elif found.kind == "two GPUs":
         print((report.as_json if as_json else report.comparison_text)(found.tasks, confidence, prices), end="")
     else:
-        shown = (report.gpu_json if as_json else report.gpu_text)(found.scalings, found.rounds, confidence, prices)
+        shown = (report.gpu_json if as_json else report.gpu_text)(found.scalings, found.tasks, confidence, prices)
         print(shown, end="")
-    if plot is None or isinstance(found, OfVendors):
+    if plot is None:
         return
     from tensorprimat.mlperf import plot as mlperf_plot
     from tensorprimat.system.atomic import write_atomically
 
-    if isinstance(found, OfTwoGpus):
+    if found.kind == "two GPUs":
         pictures = mlperf_plot.task(found.tasks[0], confidence, (form,))
     else:
         pictures = mlperf_plot.strong_scaling_plot(found.scalings, confidence, (form,))

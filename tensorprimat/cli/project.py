@@ -54,7 +54,7 @@ def command(
     from tensorprimat.mlperf import library as mlperf_library
     from tensorprimat.mlperf import projection
     from tensorprimat.mlperf import projection_report as report
-    from tensorprimat.mlperf.choice import EntryChoice, choose_entries
+    from tensorprimat.mlperf.library import EntryChoice, choose_entries
     from tensorprimat.storage.store import load
 
     entries = choose_entries(mlperf_library.load(library), EntryChoice(benchmark=benchmark))

@@ -38,8 +38,7 @@ def command(
       2  a flag is wrong, no published result has the name, or the result cannot be read
     """
     from tensorprimat.cli.options import say_each
-    from tensorprimat.mlperf.choice import EntryChoice
-    from tensorprimat.mlperf.library import bundled
+    from tensorprimat.mlperf.library import EntryChoice, bundled
     from tensorprimat.reports import harmless
     from tensorprimat.reproduce import report
     from tensorprimat.reproduce.published import choose_baselines, named_baseline

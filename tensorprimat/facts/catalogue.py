@@ -18,7 +18,8 @@ from pydantic import ConfigDict, Field, with_config
 
 from tensorprimat.core.result import GpuInfo, ModelShape
 from tensorprimat.core.units import GB, GIB
-from tensorprimat.facts.data_rows import checked_rows, read_table
+from tensorprimat.facts import data_rows
+from tensorprimat.facts.data_rows import checked_rows
 
 RESERVED = 0.03  # share of the nameplate memory by which a driver may report less (0.1 to 1.5 % were seen)
 USUALLY_RESERVED = 0.015  # the largest share that was seen
@@ -193,16 +194,15 @@ class PublishedModel:
 def published_models() -> tuple[PublishedModel, ...]:
     """Return every model of data/models.toml."""
     of_shape = ModelShape.model_fields
-    rows = [
-        {**row, "shape": {key: row[key] for key in row if key in of_shape}} for row in read_table("models")["model"]
-    ]
-    return checked_rows({"model": rows}, "model", "models", PublishedModel, extra=True)
+    models = data_rows.read_data("models")["model"]
+    rows = [{**row, "shape": {key: row[key] for key in row if key in of_shape}} for row in models]
+    return checked_rows("models", "model", PublishedModel, rows=rows, extra=True)
 
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """Return every GPU of the catalogue. Raises InputError that names file, row and field of a wrong value."""
-    return checked_rows(read_table("gpus"), "gpu", "gpus", Gpu)
+    return checked_rows("gpus", "gpu", Gpu)
 
 
 def find_gpu(device_name: str | None, memory_gb: float | None = None) -> Gpu | None:
@@ -355,10 +355,10 @@ def _agreement(candidates: tuple[Gpu, ...]) -> Gpu:
 @cache
 def prices() -> tuple[Price, ...]:
     """Return every price, in the file's order: the first of a GPU is the one in use."""
-    return checked_rows(read_table("prices"), "price", "prices", Price)
+    return checked_rows("prices", "price", Price)
 
 
 @cache
 def published_tables() -> tuple[Published, ...]:
     """Return the rows of published.toml; reproduce/published.py puts them into one list with the MLPerf library."""
-    return checked_rows(read_table("published"), "result", "published", Published, extra=True)
+    return checked_rows("published", "result", Published, extra=True)

@@ -13,8 +13,8 @@ from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
-from tensorprimat.facts import catalogue
-from tensorprimat.facts.data_rows import checked_rows, read_table
+from tensorprimat.facts import catalogue, data_rows
+from tensorprimat.facts.data_rows import checked_rows
 
 _Size = Annotated[int, Field(gt=0)]
 METHODOLOGY_GPUS = 8  # every configuration of data/methodologies.toml is for one node of 8 GPUs
@@ -46,10 +46,9 @@ class Configuration:
 @cache
 def methodologies() -> tuple[Configuration, ...]:
     """Return every configuration of every methodology, the default first: the first that fits is the headline."""
-    document = read_table("methodologies")
-    rows = checked_rows(document, "configuration", "methodologies", Configuration)
-    agreed = {"agreed": [document.get("agreed", {})]}
-    (rule,) = checked_rows(agreed, "agreed", "methodologies", AgreedRule)
+    rows = checked_rows("methodologies", "configuration", Configuration)
+    agreed = [data_rows.read_data("methodologies").get("agreed", {})]
+    (rule,) = checked_rows("methodologies", "agreed", AgreedRule, rows=agreed)
     return (*_agreed(rows, rule), *rows)
 
 

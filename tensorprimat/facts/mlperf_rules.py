@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from typing import Any
 
-from tensorprimat.facts.data_rows import checked_rows, read_table
+from tensorprimat.facts.data_rows import checked_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class MlperfBenchmark:
 @cache
 def benchmarks() -> tuple[MlperfBenchmark, ...]:
     """Return the rules of every language-model benchmark of MLPerf Training."""
-    return checked_rows(_document(), "benchmark", "mlperf", MlperfBenchmark)
+    return checked_rows("mlperf", "benchmark", MlperfBenchmark)
 
 
 def benchmark_rules(name: str) -> MlperfBenchmark | None:
@@ -45,7 +44,7 @@ def benchmark_rules(name: str) -> MlperfBenchmark | None:
 
 def is_of_another_task(name: str) -> bool:
     """Return True for a benchmark that does not train a language model, such as flux1; False for an unknown name."""
-    return any(name in row.names for row in checked_rows(_document(), "other", "mlperf", _OtherBenchmarks))
+    return any(name in row.names for row in checked_rows("mlperf", "other", _OtherBenchmarks))
 
 
 def states_length(name: str | None) -> bool:
@@ -77,7 +76,7 @@ class MlperfRound:
 @cache
 def mlperf_rounds() -> tuple[MlperfRound, ...]:
     """Return every round in the table."""
-    return checked_rows(_document(), "round", "mlperf", MlperfRound, extra=True)
+    return checked_rows("mlperf", "round", MlperfRound, extra=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +100,5 @@ def submission_precision(round: str, submitter: str, system: str, benchmark: str
 
 @cache
 def _precisions() -> dict[tuple[str, str, str, str], MlperfPrecision]:
-    rows = checked_rows(_document(), "precision", "mlperf", MlperfPrecision)
+    rows = checked_rows("mlperf", "precision", MlperfPrecision)
     return {(row.round, row.submitter, system, row.benchmark): row for row in rows for system in row.systems}
-
-
-@cache
-def _document() -> dict[str, Any]:
-    return read_table("mlperf")

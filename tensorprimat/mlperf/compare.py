@@ -14,23 +14,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from operator import attrgetter
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from tensorprimat.analysis.levels import LEVELS, Level
 from tensorprimat.analysis.stats import LogEstimate, welch_log_ratio
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import shortened_list
-from tensorprimat.mlperf.choice import of_gpu
-from tensorprimat.mlperf.library import Entry
+from tensorprimat.mlperf.library import Entry, of_gpu
 from tensorprimat.mlperf.score import Repeat, Scored, distinct_entries, identity_of_runs
 
 FACTORS = ("rate", "samples", "evaluation_and_set_up", "scaling")
 OVERALL_RATE = "rate_with_evaluation"
 COARSE_FACTORS = (OVERALL_RATE, "samples", "scaling")
 """Factors of entries whose training time is unknown."""
-_STEPS = 200  # halvings and doublings that find the variance between submitters
 _EQUAL = 1e-12  # relative deviation of equal times, from rounding of their logarithms
 
 
@@ -80,11 +81,13 @@ class TaskSide:
         return tuple(sorted({one.entry.global_batch_size for one in self.scored if one.entry.global_batch_size}))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskWarning:
+WarningKind = Literal["one submitter", "no interval", "other round", "shared runs", "same runs", "precision"]
+
+
+class TaskWarning(NamedTuple):
     """A sentence that limits what a comparison shows, with its kind, for callers that show some kinds only."""
 
-    kind: Literal["one submitter", "no interval", "other round", "shared runs", "same runs", "precision"]
+    kind: WarningKind
     text: str
 
 
@@ -107,16 +110,14 @@ class TaskComparison:
 def side(entries: Sequence[Entry], gpu: str, round: str) -> TaskSide | None:
     """Return the entries of one GPU on one task as a side, or None where none has a score."""
     once, repeats = distinct_entries(entries)
-    scored = sorted(
-        (one for one in map(Scored, once) if one.minutes is not None), key=lambda one: one.minutes or math.inf
-    )
+    scored = sorted((one for one in map(Scored, once) if one.minutes), key=lambda one: one.minutes or math.inf)
     groups: dict[str, list[Scored]] = {}
     for one in scored:
         groups.setdefault(one.entry.submitter, []).append(one)
     runs = _over_runs(scored)
-    means = [_of_submitter(group, runs) for group in groups.values()]
-    if not means:
+    if not groups:
         return None
+    means = [_of_submitter(group, runs) for group in groups.values()]
     estimate, weights, between = _over_submitters(means)
     shares = dict(zip(groups, weights, strict=True))
     return TaskSide(
@@ -138,13 +139,17 @@ def compare_gpus(entries: Sequence[Entry], first: str, second: str) -> tuple[Tas
     first and second: names of GPUs, with @ROUND where a round is meant. Raises UsageError where they share no task.
     """
     sides = [_entries_of(entries, name) for name in (first, second)]
-    shared = sorted(set(_tasks(sides[0])) & set(_tasks(sides[1])))
+    tasks = [{Task(benchmark=one.benchmark, num_gpus=one.num_gpus) for one in some if one.num_gpus} for some in sides]
     rounds_named = any("@" in name for name in (first, second))
     if {one.name for one in sides[0]} == {one.name for one in sides[1]}:
         raise UsageError(
             f"{first} and {second} are the same entries; choose a round with GPU@ROUND, or name one GPU for its scaling"
         )
-    found = [one for task in shared if (one := _compare(sides, task, same_round=not rounds_named)) is not None]
+    found = [
+        one
+        for task in sorted(tasks[0] & tasks[1])
+        if (one := _compare(sides, task, same_round=not rounds_named)) is not None
+    ]
     if not found:
         places = "; ".join(f"{name}: {_where(some)}" for name, some in zip((first, second), sides, strict=True))
         in_one, remedy = ("", "") if rounds_named else (" in one round", "; choose rounds with GPU@ROUND")
@@ -165,10 +170,6 @@ def _entries_of(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
     return found
 
 
-def _tasks(entries: Sequence[Entry]) -> list[Task]:
-    return [Task(benchmark=one.benchmark, num_gpus=one.num_gpus) for one in entries if one.num_gpus]
-
-
 def _compare(sides: Sequence[Sequence[Entry]], task: Task, *, same_round: bool) -> TaskComparison | None:
     ours = [[one for one in some if (one.benchmark, one.num_gpus) == (task.benchmark, task.num_gpus)] for some in sides]
     rounds = [{one.round for one in some} for some in ours]
@@ -187,40 +188,33 @@ def _compare(sides: Sequence[Sequence[Entry]], task: Task, *, same_round: bool) 
 def of_sides(task: Task, first: TaskSide, second: TaskSide) -> TaskComparison:
     shared = first.factors.keys() & second.factors.keys()
     names = next((some for some in (FACTORS, COARSE_FACTORS) if shared.issuperset(some)), ())
-    parts = {name: math.exp(first.factors[name] - second.factors[name]) for name in names}
     return TaskComparison(
         task=task,
         sides=(first, second),
         ratio=welch_log_ratio(first.estimate, second.estimate),
-        parts=parts,
-        warnings=tuple(_warnings(first, second)),
+        parts={name: math.exp(first.factors[name] - second.factors[name]) for name in names},
+        warnings=tuple(TaskWarning(*one) for one in _warnings(first, second)),
     )
 
 
-def _warnings(first: TaskSide, second: TaskSide) -> list[TaskWarning]:
-    found = []
+def _warnings(first: TaskSide, second: TaskSide) -> Iterator[tuple[WarningKind, str]]:
     for one in (first, second):
         if one.over_submitters is None:
-            text = (
-                f"{one.gpu} {one.round}: one submitter, {one.scored[0].entry.submitter}; the interval covers only its "
-                "runs, and other machines may differ"
-            )
-            found.append(TaskWarning(kind="one submitter", text=text))
+            alone = f"one submitter, {one.scored[0].entry.submitter}; the interval covers only its runs"
+            yield "one submitter", f"{one.gpu} {one.round}: {alone}, and other machines may differ"
         if not math.isfinite(one.estimate.variance):
-            text = f"{one.gpu} {one.round}: no interval, because {one.no_scatter}"
-            found.append(TaskWarning(kind="no interval", text=text))
+            yield "no interval", f"{one.gpu} {one.round}: no interval, because {one.no_scatter}"
     if first.round != second.round:
-        text = f"{first.gpu} is from {first.round} and {second.gpu} from {second.round}, so the software differs too"
-        found.append(TaskWarning(kind="other round", text=text))
+        apart = f"{first.gpu} is from {first.round} and {second.gpu} from {second.round}"
+        yield "other round", f"{apart}, so the software differs too"
     ours, theirs = (_hashes(one) for one in (first, second))
     for name in sorted({ours[run] for run in ours.keys() & theirs.keys()}):
-        text = f"{name} shares runs with the other side: their difference comes from scoring, not from speed"
-        found.append(TaskWarning(kind="shared runs", text=text))
+        why = "their difference comes from scoring, not from speed"
+        yield "shared runs", f"{name} shares runs with the other side: {why}"
     for repeat in (*first.repeats, *second.repeats):
-        found.append(TaskWarning(kind="same runs", text=repeat.sentence))
+        yield "same runs", repeat.sentence
     if precision := _precisions(first, second):
-        found.append(TaskWarning(kind="precision", text=precision))
-    return found
+        yield "precision", precision
 
 
 def _precisions(first: TaskSide, second: TaskSide) -> str | None:
@@ -263,56 +257,32 @@ def _of_submitter(group: Sequence[Scored], runs: tuple[float, int] | None) -> Lo
 
 
 def _over_submitters(means: Sequence[LogEstimate]) -> tuple[LogEstimate, list[float], float | None]:
-    """Return the mean over submitters, the weight of each, and the standard deviation between them."""
+    """Return the mean over submitters, the weight of each, and the standard deviation between them (Paule–Mandel)."""
     if len(means) == 1:
         return means[0], [1.0], None
-    logs, variances = [one.log for one in means], [one.variance for one in means]
-    if any(math.isinf(variance) for variance in variances):  # the runs have no known scatter, so submitters count alike
-        variances = [0.0] * len(means)
-    between = _between(logs, variances)
-    precisions = _weights(variances, between)
-    weights = _shares(precisions)
-    mean = math.fsum(weight * log for weight, log in zip(weights, logs, strict=True))
-    spread = _scatter(logs, variances, between) / (len(means) - 1)
-    variance = max(1.0, spread) / math.fsum(precisions)
+    degrees = len(means) - 1
+    logs, variances = (np.array(list(map(attrgetter(name), means))) for name in ("log", "variance"))
+    if np.isinf(variances).any():  # the runs have no known scatter, so submitters count alike
+        variances[:] = 0.0
+    variances = np.maximum(variances, _EQUAL**2)
+
+    def excess(between: float) -> float:
+        """Return by how much the weighted scatter exceeds that of chance."""
+        mean = np.average(logs, weights=1 / (variances + between))
+        return float(np.sum((logs - mean) ** 2 / (variances + between))) - degrees
+
+    between = 0.0
+    if excess(0.0) > 0:
+        from scipy.optimize import brentq
+
+        between = float(brentq(excess, 0.0, 2 * np.var(logs, ddof=1), xtol=_EQUAL**2, rtol=1e-15))
+    precisions = 1 / (variances + between)
+    variance = max(1.0, excess(between) / degrees + 1) / float(precisions.sum())
     if variance < _EQUAL**2:  # submitters with equal times and runs without a known scatter show no scatter at all
         variance = math.inf
-    return LogEstimate(log=mean, variance=variance, degrees=len(means) - 1), weights, math.sqrt(between)
-
-
-def _between(logs: Sequence[float], variances: Sequence[float]) -> float:
-    """Return the variance between submitters at which the weighted scatter is as large as by chance (Paule–Mandel)."""
-    degrees = len(logs) - 1
-    mean = math.fsum(logs) / len(logs)
-    high = math.fsum((log - mean) ** 2 for log in logs) / degrees
-    if high < _EQUAL**2 or (all(variances) and _scatter(logs, variances, 0.0) <= degrees):
-        return 0.0
-    low = 0.0
-    while _scatter(logs, variances, high) > degrees:
-        high *= 2
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _scatter(logs, variances, middle) > degrees else (low, middle)
-    return high
-
-
-def _weights(variances: Sequence[float], between: float) -> list[float]:
-    return [1 / (variance + between) if variance + between else math.inf for variance in variances]
-
-
-def _scatter(logs: Sequence[float], variances: Sequence[float], between: float) -> float:
-    weights = _weights(variances, between)
-    if any(map(math.isinf, weights)):
-        return math.inf if len(set(logs)) > 1 else 0.0
-    mean = math.fsum(weight * log for weight, log in zip(weights, logs, strict=True)) / math.fsum(weights)
-    return math.fsum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True))
-
-
-def _shares(weights: Sequence[float]) -> list[float]:
-    if any(map(math.isinf, weights)):
-        return [1 / len(weights)] * len(weights)
-    total = math.fsum(weights)
-    return [weight / total for weight in weights]
+    weights = precisions / precisions.sum()
+    estimate = LogEstimate(log=float(weights @ logs), variance=variance, degrees=degrees)
+    return estimate, weights.tolist(), math.sqrt(between)
 
 
 def _over_runs(scored: Sequence[Scored]) -> tuple[float, int] | None:

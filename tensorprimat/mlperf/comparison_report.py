@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorprimat.analysis.economics import cost_of_training, cost_ratio, price_of_gpu
 from tensorprimat.analysis.scaling_laws import FEWEST_COUNTS, Law
@@ -44,7 +44,9 @@ def comparison_text(found: Sequence[TaskComparison], confidence: float, prices: 
 def verdict_sentence(comparison: TaskComparison, confidence: float) -> str:
     """Return the verdict in one line, with the factors of the ratio."""
     first, second = comparison.sides
-    names = _names(first, second)
+    names = first.gpu, second.gpu
+    if first.gpu == second.gpu:
+        names = f"{first.gpu} in {first.round}", f"in {second.round}"
     low_high = _interval(comparison.ratio, confidence, lead=f"{confidence_level(confidence)} interval ")
     opening = (
         f"{names[0]} needs {_minutes(first.minutes)} min, {names[1]} {_minutes(second.minutes)} min: "
@@ -54,19 +56,16 @@ def verdict_sentence(comparison: TaskComparison, confidence: float) -> str:
         return f"{opening}; the logs of one side do not mark samples, so it is not split into factors."
     parts = comparison.parts
     batches = " against ".join("/".join(map(str, side.batches)) or "?" for side in (first, second))
+    is_coarse = OVERALL_RATE in parts
+    speed = f"{times(parts[OVERALL_RATE if is_coarse else 'rate'], 2)} the samples/s"
+    speed += ", evaluation and set-up included," if is_coarse else ""
     multiplied = []
-    if OVERALL_RATE in parts:
-        speed = f"{times(parts[OVERALL_RATE], 2)} the samples/s, evaluation and set-up included,"
-    else:
-        speed = f"{times(parts['rate'], 2)} the samples/s"
+    if not is_coarse:
         by = fixed(parts["evaluation_and_set_up"], 3)
         multiplied.append(f"Evaluation and set-up multiply the ratio of times by {by}")
     if abs(parts["scaling"] - 1) >= 0.0005:
-        scaling = (
-            "the scaling factors of MLPerf's rules"
-            if multiplied
-            else "The scaling factors of MLPerf's rules multiply it"
-        )
+        scaling = "scaling factors of MLPerf's rules"
+        scaling = f"The {scaling} multiply it" if is_coarse else f"the {scaling}"
         multiplied.append(f"{scaling} by {fixed(parts['scaling'], 3)}")
     rest = f" {', '.join(multiplied)}." if multiplied else ""
     return (
@@ -81,17 +80,13 @@ def _costs(comparison: TaskComparison, confidence: float, prices: GpuPrices) -> 
         f"{money(cost)} on {side.gpu}{f' in {side.round}' if of_one_gpu else ''} "
         f"({money(price_of_gpu(side.gpu, prices))} per GPU-hour)"
         for side in comparison.sides
-        if (cost := _cost(comparison, side, prices)) is not None
+        if (cost := cost_of_training(side.minutes, comparison.task.num_gpus, side.gpu, prices)) is not None
     ]
     sentence = f"A training costs {listed(priced)}"
     if (ratio := _cost_ratio(comparison, prices)) is not None:
         ends = _interval(ratio, confidence, lead=f"{confidence_level(confidence)} interval ")
         sentence += f": {times(math.exp(ratio.log), 2)} the cost{ends}"
     return [f"{sentence}."] if priced else []
-
-
-def _cost(comparison: TaskComparison, side: TaskSide, prices: GpuPrices) -> float | None:
-    return cost_of_training(side.minutes, comparison.task.num_gpus, side.gpu, prices)
 
 
 def _cost_ratio(comparison: TaskComparison, prices: GpuPrices) -> LogEstimate | None:
@@ -115,7 +110,9 @@ def gpu_text(
             "before, min": lambda one: f"{one.sides[1].round} {_minutes(one.sides[1].minutes)}",
             "after, min": lambda one: f"{one.sides[0].round} {_minutes(one.sides[0].minutes)}",
             "time after / before": lambda one: times(math.exp(one.ratio.log), 3) + _interval(one.ratio, confidence, 3),
-            "submitters": _submitters,
+            "submitters": lambda one: one_line(
+                " → ".join(", ".join(sorted(side.weights)) for side in reversed(one.sides)), longest=100
+            ),
         }
         repeated = dict.fromkeys(
             warning.text for one in rounds for warning in one.warnings if warning.kind in ("shared runs", "same runs")
@@ -158,7 +155,7 @@ def _cost_of_entry(scored: Scored, prices: GpuPrices) -> float | None:
 
 
 def vendor_json(rounds: Sequence[VendorRound], prices: GpuPrices) -> str:
-    rows = [
+    document = [
         {
             "benchmark": one.scored.entry.benchmark,
             "num_gpus": one.scored.entry.num_gpus,
@@ -173,7 +170,7 @@ def vendor_json(rounds: Sequence[VendorRound], prices: GpuPrices) -> str:
         }
         for one in rounds
     ]
-    return as_document(rows)
+    return as_document(document)
 
 
 def gpu_json(
@@ -211,7 +208,7 @@ def gpu_json(
 
 def _block(comparison: TaskComparison, confidence: float, prices: GpuPrices) -> str:
     task, level = comparison.task, comparison.level
-    rows = [_EntryOfSide(side.gpu, one) for side in comparison.sides for one in side.scored]
+    rows = [(side.gpu, one) for side in comparison.sides for one in side.scored]
     lines = [f"{task.benchmark} on {task.num_gpus} GPUs. {level.sentence}: time to train to one quality target"]
     lines += [verdict_sentence(comparison, confidence), *_costs(comparison, confidence, prices)]
     lines += [_spread(side, confidence) for side in comparison.sides]
@@ -221,19 +218,14 @@ def _block(comparison: TaskComparison, confidence: float, prices: GpuPrices) -> 
     return "\n".join(lines) + "\n" + table_of_text(_ENTRY_COLUMNS, rows) + star
 
 
-class _EntryOfSide(NamedTuple):
-    gpu: str
-    scored: Scored
-
-
-_ENTRY_COLUMNS: dict[str, Callable[[_EntryOfSide], str]] = {
-    "minutes": lambda row: _minutes(row.scored.minutes or math.nan),
-    "GPU": lambda row: row.gpu,
-    "batch": lambda row: _batch(row.scored),
-    "precision": lambda row: precision_cell(row.scored),
-    "tokens/s/GPU": lambda row: count(row.scored.tokens_per_second_per_gpu),
-    "samples": lambda row: count(row.scored.samples),
-    "entry": lambda row: one_line(f"{row.scored.entry.round}/{row.scored.entry.submitter}/{row.scored.entry.system}"),
+_ENTRY_COLUMNS: dict[str, Callable[[tuple[str, Scored]], str]] = {
+    "minutes": lambda row: _minutes(row[1].minutes or math.nan),
+    "GPU": lambda row: row[0],
+    "batch": lambda row: _batch(row[1]),
+    "precision": lambda row: precision_cell(row[1]),
+    "tokens/s/GPU": lambda row: count(row[1].tokens_per_second_per_gpu),
+    "samples": lambda row: count(row[1].samples),
+    "entry": lambda row: one_line(f"{row[1].entry.round}/{row[1].entry.submitter}/{row[1].entry.system}"),
 }
 
 
@@ -320,7 +312,10 @@ def _document(comparison: TaskComparison, confidence: float, prices: GpuPrices) 
         "parts": {name: rounded(value) for name, value in comparison.parts.items()},
         **dict(zip(("cost_ratio", "cost_low", "cost_high"), costs, strict=True)),
         "sides": [
-            {**_side(side, confidence), "cost_usd": rounded(_cost(comparison, side, prices))}
+            {
+                **_side(side, confidence),
+                "cost_usd": rounded(cost_of_training(side.minutes, comparison.task.num_gpus, side.gpu, prices)),
+            }
             for side in comparison.sides
         ],
         "warnings": [warning.text for warning in comparison.warnings],
@@ -345,16 +340,6 @@ def _side(side: TaskSide, confidence: float) -> dict[str, Any]:
             one.entry.name: {"precision": one.precision, "source": one.precision_source} for one in side.scored
         },
     }
-
-
-def _names(first: TaskSide, second: TaskSide) -> tuple[str, str]:
-    if first.gpu == second.gpu:
-        return f"{first.gpu} in {first.round}", f"in {second.round}"
-    return first.gpu, second.gpu
-
-
-def _submitters(comparison: TaskComparison) -> str:
-    return one_line(" → ".join(", ".join(sorted(side.weights)) for side in reversed(comparison.sides)), longest=100)
 
 
 def _with_bounds(

@@ -1,23 +1,26 @@
 """Library of MLPerf Training results: facts of every run as the public rounds state them, one JSON line per entry.
 
 The package holds one (data/mlperf_library.jsonl); `tprimat mlperf import` writes another from a round's folder. Rates
-and scores are not stored: mlperf/score computes them from these facts.
+and scores are not stored: mlperf/score computes them from these facts. Entries are chosen by round, benchmark, GPU,
+count and submitter, or by a part of their names.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tensorprimat.core.errors import InputError
-from tensorprimat.core.records import LARGEST_COUNT
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, StrictStr, TypeAdapter, ValidationError, with_config
+
+from tensorprimat.core.errors import InputError, UsageError
+from tensorprimat.core.records import LARGEST_COUNT, first_fault
+from tensorprimat.facts import catalogue
 from tensorprimat.system import regular
 
 FORMAT = "tensorprimat-mlperf-library"
@@ -27,23 +30,32 @@ DERIVED = "derived from the logs of MLPerf Training {round}; not verified by MLC
 """Notice that the usage rules of MLPerf require for figures that it does not score: rate, tokens/s/GPU, MFU."""
 SUCCESS = "success"
 CLOSED = "closed"
+_Count = Annotated[int, Strict(), Field(ge=0, le=LARGEST_COUNT)]
+_Amount = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
+
+
+def _rows(columns: Any) -> Any:
+    """Return the runs of a document, which are in columns, as one mapping each."""
+    if not isinstance(columns, dict) or not all(isinstance(column, list) for column in columns.values()):
+        return columns  # which pydantic refuses
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryRun:
     """One result file; None where its marks do not state the value."""
 
-    file: str
-    sha256: str
+    file: StrictStr
+    sha256: StrictStr
     """Empty for a file that could not be read, or was read from a copy without hashes."""
-    status: str
+    status: StrictStr
     """`success`, another status of run_stop, or the reason why there is no time to train."""
-    seconds: float | None = None
+    seconds: _Amount | None = None
     """Seconds from run_start to run_stop."""
-    training_seconds: float | None = None
+    training_seconds: _Amount | None = None
     """Seconds between block_start and block_stop, or all seconds but evaluation if blocks are not marked."""
-    evaluation_seconds: float | None = None
-    samples: float | None = None
+    evaluation_seconds: _Amount | None = None
+    samples: _Amount | None = None
     """Sequences trained on until the target was reached."""
 
     @property
@@ -52,31 +64,32 @@ class LibraryRun:
         return self.status == SUCCESS and self.seconds is not None and self.seconds > 0
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
     """One system on one benchmark in one round; None for a fact that neither submission nor logs state."""
 
-    round: str
-    submitter: str
-    system: str
-    benchmark: str
-    division: str | None = None
-    availability: str | None = None
-    gpu: str | None = None
+    round: StrictStr
+    submitter: StrictStr
+    system: StrictStr
+    benchmark: StrictStr
+    division: StrictStr | None = None
+    availability: StrictStr | None = None
+    gpu: StrictStr | None = None
     """The GPU's name in the catalogue, or the submission's name for a GPU that is not in it."""
-    device_name: str | None = None
+    device_name: StrictStr | None = None
     """The accelerator's name as the submission writes it."""
-    num_gpus: int | None = None
-    num_nodes: int | None = None
-    framework: str | None = None
+    num_gpus: _Count | None = None
+    num_nodes: _Count | None = None
+    framework: StrictStr | None = None
     software: Mapping[str, str] = field(default_factory=dict)
-    global_batch_size: int | None = None
-    sequence_length: int | None = None
-    precision: str | None = None
+    global_batch_size: _Count | None = None
+    sequence_length: _Count | None = None
+    precision: StrictStr | None = None
     parallelism: Mapping[str, int] = field(default_factory=dict)
-    scaling_factor: float | None = 1.0
+    scaling_factor: Annotated[_Amount, Field(gt=0, le=LARGEST_COUNT)] | None = 1.0
     """Factor in scaling.json; 1 without such a file, None if the file has no usable number."""
-    runs: tuple[LibraryRun, ...] = ()
+    runs: Annotated[tuple[LibraryRun, ...], BeforeValidator(_rows)] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -112,7 +125,8 @@ class Library:
 def dump(library: Library) -> str:
     """Return the library as text: a line about the sources, then a line per entry."""
     head = {"format": FORMAT, "version": VERSION, "sources": list(library.sources)}
-    return "".join(_line(line) + "\n" for line in (head, *map(_as_dict, library.entries)))
+    lines = (head, *map(_as_dict, library.entries))
+    return "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines)
 
 
 def load(path: Path | None = None) -> Library:
@@ -147,13 +161,11 @@ def parse_library(text: str, *, name: Path | str) -> Library:
         raise InputError("the sources of a library of MLPerf results are a list of objects", path=name, line=1)
     entries = []
     for number, line in enumerate(lines[1:], start=2):
-        document = _document(line, name, number)
         try:
-            entries.append(_entry(document))
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
-            raise InputError(
-                f"not an entry of a library of MLPerf results ({type(error).__name__}: {error})", path=name, line=number
-            ) from error
+            entries.append(_ENTRY.validate_python(_document(line, name, number)))
+        except ValidationError as error:
+            why = first_fault(error)
+            raise InputError(f"not an entry of a library of MLPerf results ({why})", path=name, line=number) from error
     return Library(entries=tuple(entries), sources=tuple(sources))
 
 
@@ -175,43 +187,68 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
     return document
 
 
-def _entry(document: dict[str, Any]) -> Entry:
-    columns = document.pop("runs")
-    unknown = document.keys() - set(_FIELDS)
-    if unknown:
-        raise ValueError(f"unknown field {min(unknown)}")
-    for field_name, kinds in _KINDS.items():
-        if not isinstance(document.get(field_name), (*kinds, type(None))):
-            raise ValueError(f"{field_name} is {document[field_name]!r}")
-    for field_name in _NUMBERS:
-        number = document.get(field_name)
-        in_range = number is None or number > 0 or (number == 0 and field_name != "scaling_factor")
-        if isinstance(number, bool) or not in_range or (number or 0) > LARGEST_COUNT:
-            raise ValueError(f"{field_name} is {number!r}")
-    rows = zip(*(columns[name] for name in _COLUMNS), strict=True)
-    runs = tuple(LibraryRun(**dict(zip(_COLUMNS, row, strict=True))) for row in rows)
-    for run in runs:
-        if not all(isinstance(text, str) for text in (run.file, run.sha256, run.status)):
-            raise ValueError("file, sha256 and status of a run must be texts")
-        for value in (run.seconds, run.training_seconds, run.evaluation_seconds, run.samples):
-            if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-                raise ValueError(f"{value!r} is not a time or count")
-    document["notes"] = tuple(document.get("notes", ()))
-    return Entry(**document, runs=runs)
-
-
-def _line(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("round", "submitter", "system", "benchmark", "gpu", "device_name", "framework"), (str,)),
-    **dict.fromkeys(("division", "availability", "precision"), (str,)),
-    **dict.fromkeys(("num_gpus", "num_nodes", "global_batch_size", "sequence_length"), (int,)),
-    **dict.fromkeys(("software", "parallelism"), (dict,)),
-    "scaling_factor": (int, float),
-    "notes": (list,),
-}
-_NUMBERS = ("num_gpus", "num_nodes", "global_batch_size", "sequence_length", "scaling_factor")
+_ENTRY = TypeAdapter(Entry)
 _FIELDS = tuple(column.name for column in dataclasses.fields(Entry) if column.name != "runs")
 _COLUMNS = tuple(column.name for column in dataclasses.fields(LibraryRun))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryChoice:
+    """Conditions on entries; None for no condition."""
+
+    round: str | None = None
+    benchmark: str | None = None
+    gpu: str | None = None
+    num_gpus: int | None = None
+    submitter: str | None = None
+
+
+def choose_entries(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
+    """Return the entries that meet every condition. Raises UsageError naming a flag without a match."""
+    left = library.entries
+    conditions: tuple[tuple[str, str, object], ...] = (
+        ("--round", "round", choice.round and f"v{choice.round.removeprefix('v')}"),
+        ("--benchmark", "benchmark", choice.benchmark),
+        ("--gpu", "gpu", choice.gpu),
+        ("--submitter", "submitter", choice.submitter),
+        ("--gpus", "num_gpus", choice.num_gpus),
+    )
+    for flag, name, value in conditions:
+        if value is None:
+            continue
+        if name == "gpu":
+            kept = of_gpu(left, str(value))
+        else:
+            kept = tuple(one for one in left if str(getattr(one, name)).casefold() == str(value).casefold())
+        if not kept:
+            there = sorted({getattr(entry, name) for entry in left} - {None})
+            raise UsageError(f"{flag} {value}: no entry matches; entries have {', '.join(map(str, there)) or 'none'}")
+        left = kept
+    return left
+
+
+def of_gpu(entries: Sequence[Entry], name: str) -> tuple[Entry, ...]:
+    """Return the entries of a GPU by its catalogue name, or by the first word of it (H100 for H100 SXM)."""
+    meant = matching_gpus(name, {entry.gpu for entry in entries})
+    return tuple(entry for entry in entries if entry.gpu in meant)
+
+
+def matching_gpus(name: str, there: Collection[str | None]) -> set[str]:
+    """Return those GPUs that a name means: the catalogue's name for it, else all that begin with it as a word.
+
+    >>> sorted(matching_gpus("h100", {"H100 SXM", "H100 PCIe", "H200 SXM", None}))
+    ['H100 PCIe', 'H100 SXM']
+    """
+    device = catalogue.find_gpu(name)
+    exact = {name.casefold(), *([device.name.casefold()] if device else [])}
+    known = {gpu for gpu in there if gpu}
+    found = {gpu for gpu in known if gpu.casefold() in exact}
+    return found or {gpu for gpu in known if gpu.casefold().split()[:1] == [name.casefold().strip()]}
+
+
+def entries_named(entries: Sequence[Entry], names: Sequence[str]) -> tuple[Entry, ...]:
+    """Return the entries whose names hold one of the given texts. Raises UsageError for a text that none holds."""
+    found = {name: [one for one in entries if name.casefold() in one.name.casefold()] for name in names}
+    if missing := next((name for name, held in found.items() if not held), None):
+        raise UsageError(f"{missing}: no entry has this in its name; `tprimat mlperf list` prints all names")
+    return tuple(one for one in entries if any(one in held for held in found.values()))

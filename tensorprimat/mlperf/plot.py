@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorprimat.analysis.stats import student
 from tensorprimat.core.quantities import confidence_level, count, percent, times
-from tensorprimat.mlperf.compare import OVERALL_RATE, TaskComparison, TaskSide
+from tensorprimat.mlperf.compare import OVERALL_RATE, TaskComparison
 from tensorprimat.mlperf.comparison_report import law_text, verdict_sentence
 from tensorprimat.mlperf.library import DERIVED
 from tensorprimat.mlperf.scaling import Scaling
@@ -102,7 +102,7 @@ def _entries(axes: Any, comparison: TaskComparison, confidence: float) -> None:
             axes.plot(minutes, place, marker=MARKERS[number % len(MARKERS)], color=colour, ms=6)
             batch = one.entry.global_batch_size
             stated = [f"batch {batch}" if batch else None, one.precision.upper() if one.precision else None]
-            whose = f"{_named(side) if one_gpu else side.gpu}, {one.entry.submitter}"
+            whose = f"{side.gpu}{f' {side.round}' if one_gpu else ''}, {one.entry.submitter}"
             known = ", ".join(filter(None, stated)) or "batch unknown"
             names.append(f"{canvas.shortened(whose, 34)} ({known})")
             places.append(place)
@@ -145,12 +145,8 @@ def _parts(axes: Any, comparison: TaskComparison) -> None:
     axes.set_yticks(places, list(factors), fontsize=8.5)
     axes.invert_yaxis()
     axes.margins(x=0.25)
-    axes.set_title(canvas.drawable(f"Time of {_named(first)} / {_named(second)}"))
+    axes.set_title(canvas.drawable(f"Time of {first.gpu} {first.round} / {second.gpu} {second.round}"))
     axes.grid(axis="x")
-
-
-def _named(side: TaskSide) -> str:
-    return f"{side.gpu} {side.round}"
 
 
 def _rates(axes: Any, one: Scaling, number: int, confidence: float) -> None:

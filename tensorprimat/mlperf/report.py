@@ -23,8 +23,13 @@ _RIGHT = {
 _OF_ENTRY = ("name", "round", "benchmark", "submitter", "system", "division", "gpu", "num_gpus", "num_nodes")
 
 
+def entries_json(entries: Sequence[Entry], *, details: bool = False) -> str:
+    """Return the rows of `list --json`; for `show --json` (details) with parallelism, software and every run."""
+    return as_document([{**row(entry), **(_details(entry) if details else {})} for entry in entries])
+
+
 def row(entry: Entry) -> dict[str, Any]:
-    """Return the JSON object of one entry for `list --json`."""
+    """Return the JSON object of one entry."""
     scored = Scored(entry)
     return {
         **{key: getattr(entry, key) for key in _OF_ENTRY},
@@ -47,19 +52,14 @@ def row(entry: Entry) -> dict[str, Any]:
     }
 
 
-def listing_json(entries: Sequence[Entry]) -> str:
-    """Return the rows of `list --json`."""
-    return as_document([row(entry) for entry in entries])
-
-
-def entries_json(entries: Sequence[Entry]) -> str:
-    """Return the rows of `show --json`: those of `list` with parallelism, software and every run."""
-    return as_document([{**row(entry), **_details(entry)} for entry in entries])
-
-
 def listing(entries: Sequence[Entry]) -> str:
     """Return a table with a line per entry, fastest first within a benchmark and number of GPUs."""
-    ordered = sorted((Scored(entry) for entry in entries), key=_order)
+
+    def place(scored: Scored) -> tuple[Any, ...]:
+        entry, minutes = scored.entry, scored.minutes
+        return entry.benchmark, entry.num_gpus or 0, minutes is None, minutes or 0.0, entry.name
+
+    ordered = sorted(map(Scored, entries), key=place)
     columns: dict[str, Callable[[Scored], str]] = {
         "minutes": lambda scored: fixed(scored.minutes, 3),
         "GPUs": lambda scored: count(scored.entry.num_gpus),
@@ -147,19 +147,8 @@ def _rate(scored: Scored) -> str:
 
 
 def _details(entry: Entry) -> dict[str, Any]:
-    return {
-        "device_name": entry.device_name,
-        "availability": entry.availability,
-        "framework": entry.framework,
-        "software": dict(entry.software),
-        "parallelism": dict(entry.parallelism),
-        "each_run": [asdict(run) for run in entry.runs],
-    }
-
-
-def _order(scored: Scored) -> tuple[Any, ...]:
-    entry = scored.entry
-    return entry.benchmark, entry.num_gpus or 0, scored.minutes is None, scored.minutes or 0.0, entry.name
+    named = ("device_name", "availability", "framework", "software", "parallelism")
+    return {**{key: getattr(entry, key) for key in named}, "each_run": [asdict(run) for run in entry.runs]}
 
 
 def precision_cell(scored: Scored) -> str:
@@ -194,8 +183,8 @@ def of_import(library: Library) -> tuple[list[str], str]:
     for source in library.sources:
         notes += [f"{source['round']}/{folder}: no result_*.txt" for folder in source["empty"]]
         if others := source["not_read"]:
-            listed = ", ".join(f"{name} ({number})" for name, number in others.items())
-            notes.append(f"Other benchmarks, not read: {counted(sum(others.values()), 'file')} of {listed}.")
+            names = ", ".join(f"{name} ({number})" for name, number in others.items())
+            notes.append(f"Other benchmarks, not read: {counted(sum(others.values()), 'file')} of {names}.")
     runs = [run for entry in library.entries for run in entry.runs]
     failed, missing = sum(not run.succeeded for run in runs), sum(one.missing for one in scored)
     without = sum(one.minutes is None for one in scored)

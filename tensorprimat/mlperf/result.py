@@ -27,16 +27,13 @@ TRAINED_WHOLE = {"llama31_8b": "llama"}
 
 
 def published_row(entry: Entry) -> Published | None:
-    """Return an entry as a published result.
-
-    None without a score, a rate or a number of GPUs, and outside the closed division.
-    """
+    """Return an entry as a published result; None where `row_of_entry` gives none, and without a rate."""
     row = row_of_entry(entry)
     return row if row is not None and row.tokens_per_second_per_gpu else None
 
 
 def row_of_entry(entry: Entry) -> Published | None:
-    """Return an entry as a published result, also without a rate; None where `published_row` has other reasons."""
+    """Return an entry as a published result; None without a score or number of GPUs, or outside the closed division."""
     scored = Scored(entry)
     rate, minutes, configured = scored.tokens_per_second_per_gpu, scored.minutes, scored.configured
     if minutes is None or entry.num_gpus is None or not entry.is_closed:

@@ -3,10 +3,8 @@
 `find_round_entries` lists the entries of a folder, `read_entry` turns one system's runs of one benchmark into an entry
 of the library. A fact that cannot be read becomes a note of its entry; nothing is filled in for it.
 
-Marks of an MLPerf result file: time to train, training and evaluation time, and samples, without the step rows.
-
-Whole rounds are read this way, because only lines whose key is one of KEYS are parsed; `logs/mlperf/reader.py` reads
-all of one file.
+Of a result file only the marks and settings are read (_KEYS): time to train, training and evaluation time, and samples.
+`logs/mlperf/reader.py` reads all of one file.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from tensorprimat.logs.mlperf.events import (
     LINEAR_PRECISION,
     MARK,
     Event,
+    MlperfContent,
     collect,
     configuration_of,
     events_in,
@@ -158,21 +157,21 @@ def _runs(pair: SystemBenchmark, notes: list[str]) -> tuple[list[LibraryRun], li
     for path in pair.files:
         name = path.relative_to(pair.root).as_posix()
         try:
-            run, marks = read_marks(path, name)
+            run, content, torn = _read(path, name)
         except (InputError, OSError) as error:
             reason = error.what if isinstance(error, InputError) else error.strerror
             notes.append(f"{path.name}: {reason}; it counts as a failed run")
             runs.append(LibraryRun(file=name, sha256="", status="cannot be read"))
             continue
         runs.append(run)
-        settings.append(configuration_of(marks.settings))
+        settings.append(configuration_of(content.settings))
         if not run.succeeded:
             notes.append(f"{path.name}: {run.status}; it counts as a failed run")
-        if marks.torn:
-            notes.append(f"{path.name}: {counted(marks.torn, 'truncated line')} of the MLPerf log skipped")
-        if marks.more_runs:
+        if torn:
+            notes.append(f"{path.name}: {counted(torn, 'truncated line')} of the MLPerf log skipped")
+        if len(content.runs) > 1:
             notes.append(f"{path.name}: more than one run; the first one counts")
-        benchmark = marks.settings.get("submission_benchmark")
+        benchmark = content.settings.get("submission_benchmark")
         if isinstance(benchmark, str) and benchmark != pair.folder.name:
             notes.append(f"{path.name}: the log says {benchmark[:40]}, the folder {pair.folder.name}, which is used")
     return runs, settings
@@ -221,31 +220,22 @@ def _software(stack: object) -> dict[str, str]:
     return dict(list(found.items())[:MOST_FACTS])
 
 
-@dataclass(kw_only=True)
-class Marks:
-    """Facts of one result file in addition to its first run."""
+def _read(path: Path, name: str) -> tuple[LibraryRun, MlperfContent, int]:
+    """Return the first run of a result file, called `name`, its content, and its number of truncated events.
 
-    settings: dict[str, Any]
-    torn: int
-    """Number of truncated events."""
-    more_runs: bool
-    """True if another run starts after the first one stopped."""
-
-
-def read_marks(path: Path, name: str) -> tuple[LibraryRun, Marks]:
-    """Return the first run of a result file, called `name`, with the other facts of the file. Raises InputError."""
+    Raises InputError.
+    """
     hashed, torn = hashlib.sha256(), list[int]()
+
+    def events(file: IO[bytes]) -> Iterator[Event]:
+        while line := file.readline(MAX_LINE_BYTES):
+            hashed.update(line)
+            if _EVENT.search(line):
+                yield from events_in(line.decode("utf-8", "replace"), 0, torn)
+
     with regular.open_regular(path) as file:
-        content = collect(_events(file, hashed, torn))
-    marks = Marks(settings=content.settings, torn=len(torn), more_runs=len(content.runs) > 1)
-    return _run(content.runs[0], marks.settings, name, hashed.hexdigest()), marks
-
-
-def _events(file: IO[bytes], hashed: Any, torn: list[int]) -> Iterator[Event]:
-    while line := file.readline(MAX_LINE_BYTES):
-        hashed.update(line)
-        if _EVENT.search(line):
-            yield from events_in(line.decode("utf-8", "replace"), 0, torn)
+        content = collect(events(file))
+    return _run(content.runs[0], content.settings, name, hashed.hexdigest()), content, len(torn)
 
 
 def _run(run: MlperfEvents, settings: dict[str, Any], name: str, sha256: str) -> LibraryRun:

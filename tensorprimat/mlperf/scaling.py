@@ -1,5 +1,7 @@
 """Scaling of one GPU model over the number of GPUs, and results of a GPU or a vendor over rounds, from MLPerf Training.
 
+`comparison_of` does the work of `mlperf compare`, two GPUs on common tasks included.
+
 The law of samples/s is a power of the number of GPUs or Amdahl's, whichever fits better (analysis/scaling_laws).
 Submitters change the batch with the number of GPUs, so the samples to the target change too. Time to train therefore
 has a separate exponent.
@@ -11,13 +13,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Literal
 
 from tensorprimat.analysis import scaling_laws
 from tensorprimat.analysis.scaling_laws import Law
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import VENDORS
 from tensorprimat.facts.devices import platform_of
-from tensorprimat.mlperf.compare import Task, TaskComparison, TaskSide, of_sides, side, version
-from tensorprimat.mlperf.library import Entry
+from tensorprimat.mlperf.compare import Task, TaskComparison, TaskSide, compare_gpus, of_sides, side, version
+from tensorprimat.mlperf.library import Entry, of_gpu
 from tensorprimat.mlperf.score import Repeat, Scored, distinct_entries, timed
 
 
@@ -126,13 +130,54 @@ class VendorRound:
     """Entries that are left out because this one has their runs."""
 
 
-def vendor_named(name: str) -> str | None:
-    """Return the vendor that a name means, None for another name.
+@dataclass(frozen=True, kw_only=True)
+class MlperfComparison:
+    """Vendors over rounds, two GPUs on common tasks, or one GPU over its numbers of GPUs and its rounds."""
 
-    >>> vendor_named("amd"), vendor_named("B200")
-    ('AMD', None)
+    kind: Literal["vendors", "two GPUs", "one GPU"]
+    vendors: Sequence[VendorRound] = ()
+    tasks: Sequence[TaskComparison] = ()
+    """Of two GPUs, or of one GPU and its previous round."""
+    scalings: Sequence[Scaling] = ()
+
+    @property
+    def gpus(self) -> set[str | None]:
+        """Return the GPUs whose entries are compared."""
+        sides = {side.gpu for one in self.tasks for side in one.sides}
+        return sides | {one.scored.entry.gpu for one in self.vendors} | {one.gpu for one in self.scalings}
+
+
+def comparison_of(
+    names: Sequence[str], entries: Sequence[Entry], confidence: float, *, for_plot: bool
+) -> MlperfComparison:
+    """Return the comparison of the named vendors, the two named GPUs, or the one named GPU.
+
+    for_plot: accept only a comparison that a plot can show. Raises UsageError for a GPU without entries, for no name or
+    more than two (unless all are vendors), and, with for_plot, for a comparison that no plot shows.
     """
-    return next((vendor for vendor in _PLATFORMS if vendor.casefold() == name.strip().casefold()), None)
+    vendors = [vendor for name in names for vendor in _PLATFORMS if vendor.casefold() == name.strip().casefold()]
+    if names and len(vendors) == len(names):
+        if for_plot:
+            raise UsageError("--plot draws one task, or one GPU's scaling; name GPUs instead of vendors")
+        return MlperfComparison(kind="vendors", vendors=fastest_by_round(entries, vendors))
+    if len(names) == 2:
+        tasks = compare_gpus(entries, *names)
+        if for_plot and len(tasks) > 1:
+            raise UsageError(
+                f"--plot draws one task, and {len(tasks)} are shared; select one with --benchmark and --gpus"
+            )
+        return MlperfComparison(kind="two GPUs", tasks=tasks)
+    if len(names) != 1:
+        raise UsageError(f"compare: name one GPU or two, not {len(names)}")
+    ours = of_gpu(entries, names[0])
+    if not ours:
+        there = sorted({entry.gpu for entry in entries if entry.gpu})
+        raise UsageError(f"{names[0]}: no entry of this GPU; there are {', '.join(there)}")
+    scalings = strong_scalings(ours, confidence)
+    benchmarks = list(dict.fromkeys(one.benchmark for one in scalings)) or ["none with several numbers of GPUs"]
+    if for_plot and (not scalings or len(benchmarks) > 1):
+        raise UsageError(f"--plot draws the scaling of one benchmark; name it by --benchmark ({', '.join(benchmarks)})")
+    return MlperfComparison(kind="one GPU", scalings=scalings, tasks=over_rounds(ours))
 
 
 def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[VendorRound, ...]:
@@ -149,8 +194,7 @@ def fastest_by_round(entries: Sequence[Entry], vendors: Sequence[str]) -> tuple[
         platform = platform_of(entry.device_name or entry.gpu)
         for vendor in (name for name in vendors if _PLATFORMS[name] == platform):
             rounds = groups.setdefault((entry.benchmark, entry.num_gpus, vendor), {})
-            best = rounds.get(entry.round)
-            if best is None or best.minutes is None or scored.minutes < best.minutes:
+            if entry.round not in rounds or scored.minutes < (rounds[entry.round].minutes or 0.0):
                 rounds[entry.round] = scored
     found = []
     for (_, _, vendor), rounds in sorted(groups.items()):

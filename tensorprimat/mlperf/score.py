@@ -24,12 +24,10 @@ from tensorprimat.facts import catalogue, mlperf_rules
 from tensorprimat.mlperf.library import Entry, LibraryRun
 from tensorprimat.models import flops, shapes
 
-_FEWEST = 2  # timed runs; one time may be equal by chance, several in milliseconds are not
-
 DROPPED = 1  # from each end
 MEDIAN_OF_THREE = 0.6698  # standard deviation of the median of three normal values over that of one value
 LOSS_BY_TRIMMING = 1.05  # variance of the mean of 8 of 10 normal values over that of all 10
-_FEWEST_RUNS = 2  # fewer have no scatter
+_FEWEST_RUNS = 2  # fewer have no scatter, and may have equal times by chance; several in milliseconds do not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +131,14 @@ class Scored:
     @property
     def precision(self) -> str | None:
         """Return the precision of the matrix products, as logged, or as the submission's configuration sets it."""
-        return self.entry.precision or (self.configured.precision if self.configured else None)
+        configured = self.configured
+        return configured.precision if configured else self.entry.precision
 
     @property
     def precision_source(self) -> str | None:
         """Return the place that states the precision, or None."""
-        if self.entry.precision:
-            return "the logs"
-        return self.configured.source if self.configured else None
+        configured = self.configured
+        return configured.source if configured else "the logs" if self.entry.precision else None
 
     @property
     def configured(self) -> mlperf_rules.MlperfPrecision | None:
@@ -168,14 +166,6 @@ class Scored:
         return ComputedMfu(value=rate * work / (peak * TERA))
 
     @property
-    def spread(self) -> float | None:
-        """Return the relative standard deviation of the successful runs, or None for fewer than two."""
-        times = [run.seconds or 0.0 for run in self.succeeded]
-        if len(times) < _FEWEST_RUNS:
-            return None
-        return statistics.stdev(times) / statistics.fmean(times)
-
-    @property
     def error_of_spread(self) -> float:
         """Return the standard error of the score, divided by the standard deviation of a run."""
         if len(self.counted) == 1:
@@ -184,13 +174,13 @@ class Scored:
 
     @property
     def estimate(self) -> LogEstimate | None:
-        """Return the logarithm of the score in minutes with its scatter over runs, or None where that is unknown: for
-        one run, and for runs with equal times, which tell nothing about another run.
+        """Return the logarithm of the score in minutes with its scatter over runs; None for one run or equal times.
 
         The standard deviation is that of all successful runs. Runs stop only at evaluations, so the few runs in the
         score often have equal times, and their own scatter would be too small.
         """
-        minutes, spread = self.minutes, self.spread
+        minutes, times = self.minutes, [run.seconds or 0.0 for run in self.succeeded]
+        spread = statistics.stdev(times) / statistics.fmean(times) if len(times) >= _FEWEST_RUNS else 0.0
         if minutes is None or not spread:
             return None
         variance = (spread * self.error_of_spread) ** 2
@@ -228,7 +218,7 @@ class Repeat:
 def identity_of_runs(entry: Entry) -> tuple[object, ...] | None:
     """Return what identifies the runs of an entry in whatever round, or None if too few of them have a time."""
     runs = sorted((run.seconds, run.samples or 0.0, run.training_seconds or 0.0) for run in entry.runs if run.seconds)
-    return (entry.submitter, entry.benchmark, tuple(runs)) if len(runs) >= _FEWEST else None
+    return (entry.submitter, entry.benchmark, tuple(runs)) if len(runs) >= _FEWEST_RUNS else None
 
 
 def distinct_entries(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Repeat, ...]]:

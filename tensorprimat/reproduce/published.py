@@ -24,10 +24,9 @@ from tensorprimat.core.quantities import rate as numeral
 from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.facts import catalogue, mlperf_rules
 from tensorprimat.facts.catalogue import Published, find_gpu, find_gpu_of
-from tensorprimat.mlperf import choice as mlperf_choice
+from tensorprimat.mlperf import library as mlperf_library
 from tensorprimat.mlperf import result as mlperf_result
-from tensorprimat.mlperf.choice import EntryChoice
-from tensorprimat.mlperf.library import Entry, Library, bundled
+from tensorprimat.mlperf.library import Entry, EntryChoice, Library, bundled
 from tensorprimat.mlperf.score import ComputedMfu
 from tensorprimat.models import flops, names, presets, shapes
 
@@ -113,10 +112,10 @@ def choose_baselines(library: Library, choice: EntryChoice, parts: Sequence[str]
     """
     tables = list(_tables()) if choice.round is None and choice.submitter is None else []
     every = {one.row.gpu for one in tables if one.row is not None}
-    gpus = mlperf_choice.matching_gpus(choice.gpu, every) if choice.gpu else every
+    gpus = mlperf_library.matching_gpus(choice.gpu, every) if choice.gpu else every
     tables = [one for one in tables if one.row is not None and _meets(one.row, choice, gpus)]
     try:
-        entries = mlperf_choice.choose_entries(library, choice)
+        entries = mlperf_library.choose_entries(library, choice)
     except UsageError:
         if not tables:
             raise

@@ -43,10 +43,10 @@ class KernelRule:
         return self.operator is None or any(map(self.operator.search, chain))
 
 
-@cache
 def titles() -> dict[str, str]:
     """Return the title of every class, in the order of the ledger."""
-    return dict(data_rows.read_table("kernels")["classes"])
+    found: dict[str, str] = data_rows.read_data("kernels")["classes"]
+    return found
 
 
 @cache
@@ -56,7 +56,7 @@ def rules(table: str = "rules", gives: str = "class") -> tuple[KernelRule, ...]:
     def pattern(row: dict[str, Any], name: str) -> re.Pattern[str] | None:
         return re.compile(row[name]) if name in row else None
 
-    rows = data_rows.read_table("kernels")[table]
+    rows = data_rows.read_data("kernels")[table]
     return tuple(
         KernelRule(row[gives], *(pattern(row, name) for name in ("kernel", "operator", "not_operator"))) for row in rows
     )
