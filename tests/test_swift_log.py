@@ -37,6 +37,19 @@ def test_the_mean_rate_is_all_tokens_over_all_seconds(read_text: Any) -> None:
     assert found.avg_step_time_seconds == pytest.approx(STEP)
 
 
+@pytest.mark.parametrize(("sharers", "batch", "reported"), [(1, 128, 6.4), (2, 64, None)])
+def test_processes_that_share_a_sequence_are_one_replica(
+    read_text: Any, sharers: int, batch: int, reported: float | None
+) -> None:
+    world = "rank: 0, local_rank: 0, world_size: 8, local_world_size: 8\nargs: SftArguments(\n"
+    world += f"gradient_accumulation_steps=16,\nper_device_train_batch_size=1,\nsequence_parallel_size={sharers},\n"
+    summary = {"train_runtime": "800", "train_samples_per_second": "6.4", "train_steps_per_second": "0.05"}
+    result = read_text(world + "".join(f"{row}\n" for row in [*rows(), summary]))
+    assert (result.training_config.global_batch_size, result.training_config.context_parallel_size) == (batch, sharers)
+    assert result.performance_metrics.samples_per_second == pytest.approx(batch / STEP)
+    assert result.performance_metrics.reported.samples_per_second == reported
+
+
 def test_steps_of_unequal_work_are_weighted_where_no_line_states_the_gpus(read_text: Any) -> None:
     result = read_text("".join(f"{json.dumps(row)}\n" for row in rows()))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(mean_rate(3, 40), rel=0.02)

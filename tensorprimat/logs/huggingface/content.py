@@ -47,6 +47,7 @@ _SETTINGS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"\bper_device_train_batch_size['\"]?(?:=|: ){fields.SETTING}"), "micro_batch_size"),
     (re.compile(rf"\bgradient_accumulation_steps['\"]?(?:=|: ){fields.SETTING}"), "gradient_accumulation_steps"),
     (re.compile(r"\brank: -?\d{1,6}, local_rank: -?\d{1,6}, world_size: (\d{1,7}), "), "world_size"),
+    (re.compile(rf"\bsequence_parallel_size['\"]?(?:=|: ){fields.SETTING}"), "context_parallel_size"),
 )
 """Lines of the Trainer that state one whole number."""
 DEEPSPEED_LINE = re.compile(r"config\.py:\d+:print\]\s{1,3}(?P<name>\w+) \.* ?(?P<value>\S+)(?!\S| \d)")
@@ -73,7 +74,7 @@ _TRAINED_BY_PROCESS = re.compile(rf"\bNumber of trainable parameters = {fields.W
 _LOGGING_STEPS = re.compile(rf"\blogging_steps['\"]?(?:=|: ){fields.SETTING}")
 _NOTABLE = re.compile(
     r"[Bb]atch size|logging_steps|micro_batch_size|Data Parallel|_train_batch_size|accumulation_steps|world_size"
-    r"|Num GPUs|Accumulation steps|optimization steps|global step"
+    r"|parallel_size|Num GPUs|Accumulation steps|optimization steps|global step"
     r"|print\]|NVIDIA|AMD|\bMI\d{3}|[Tt]rainable param"
 )
 _TABLE_ROW = re.compile(r"^\s{0,9}(?P<name>epoch|train_\w{1,60}) {1,80}= {1,40}(?P<value>\d[^\n]{0,40}?)\s*$")
@@ -82,6 +83,7 @@ _RUNTIME_OF_TABLE = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,2}):(\d\d):(\d\d\.\
 _STARTED = "Total optimization steps"  # every process prints it before it resumes
 _RESUMED = re.compile(rf"\bContinuing training from global step {fields.WHOLE}")
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
+_EVALUATING = re.compile(r"\*{5} Running [\w ]{0,40}[Ee]valuation")  # the Trainer's, or a subclass's of its own
 
 
 @dataclass(kw_only=True)
@@ -237,6 +239,8 @@ def of_text(log: Log) -> Content:
             continue
         if _SAVING.search(text):
             content.interrupted_by = content.interrupted_by or "checkpoint"
+        elif _EVALUATING.search(text):
+            content.interrupted_by = "validation"
         elif _NOTABLE.search(text):
             _notice(text, content)
     if is_summary_row(table) and not content.summaries:

@@ -74,8 +74,8 @@ def read(log: Log) -> Reading:
     content.rows, processes = of_one_process(content.rows)
     dated = run.count_from_start(content)
     reading, span = content.reading, run.span_of(content)
-    _configure(reading)
     reported, total = run.reported_by(content, span), run.trained_steps(content, span)
+    _configure(reading, reported)
     evidence = run.trainer_evidence(content, span, total)
     if dated:
         run.count_from_first(content.rows)
@@ -110,15 +110,22 @@ def read(log: Log) -> Reading:
     return reading
 
 
-def _configure(reading: Reading) -> None:
-    """Add the global batch that follows from other settings (ms-swift prints its parts alone)."""
+def _configure(reading: Reading, reported: dict[str, float]) -> None:
+    """Add the global batch that follows from other settings (ms-swift prints its parts alone).
+
+    The Trainer counts every process as a replica, also those that share a sequence. Its rate then does not count.
+    """
     config = reading.training_config
     processes = config.pop("world_size", None)
     if processes and processes > 1:  # a single process may drive several GPUs
         config.setdefault("num_gpus", processes)
     parts = [config.get("micro_batch_size"), config.get("gradient_accumulation_steps"), processes]
     if all(parts):
-        config.setdefault("global_batch_size", math.prod(part for part in parts if part))
+        of_all = math.prod(part for part in parts if part)
+        if config.setdefault("global_batch_size", of_all) == of_all and (config.get("context_parallel_size") or 1) > 1:
+            config["global_batch_size"] = of_all // config["context_parallel_size"]
+            if round(reported.get("samples_per_second", 0.0) * reported.get("step_time_seconds", 0.0)) == of_all:
+                del reported["samples_per_second"]
 
 
 def _with_stamps(log: Log, rows: Sequence[Row], logging_steps: int | None) -> bool | None:
