@@ -136,12 +136,14 @@ def test_a_clock_too_coarse_for_a_step_gives_none(read_text: Any) -> None:
 
 
 def test_progress_bars_of_loading_and_evaluation_are_not_training_steps(read_text: Any) -> None:
-    text = bar(4, "00:01", 4, "Loading checkpoint shards:") + bar(0, "00:00") + bar(10, "05:00") + f"\n{row()}\n"
+    text = bar(4, "00:01", 4, "Loading checkpoint shards:") + bar(1, "00:00", 1)  # the second one is of the data
+    text += bar(0, "00:00") + bar(10, "05:00") + f"\n{row()}\n"
     text += bar(10, "05:00") + bar(3, "00:09", 5) + "\n{'eval_loss': 1.5, 'eval_runtime': 9.1, 'epoch': 0.5}\n"
     text += bar(20, "10:20") + f"\n{row()}\n" + bar(20, "10:20") + f"\n{row()}\n" + bar(30, "15:20")
     text += "\n***** Running TOFU evaluation suite *****\n" + bar(40, "20:20") + f"\n{row()}\n"
     kinds = [(step.index, step.interrupted_by) for step in read_text(text).steps]
     assert kinds == [(10, ""), (20, "validation"), (30, ""), (40, "validation")]
+    assert read_text(bar(0, "00:00", 3) + f"\n{SUMMARY}\n").training_config.max_steps is None
 
 
 def test_the_running_mean_of_swift_becomes_times_of_steps(read_text: Any) -> None:

@@ -104,6 +104,8 @@ class Content:
     """(steps done, seconds) of the training bar as last drawn."""
     first_bar: tuple[int, float] | None = None
     """The same of its first drawing that shows a step."""
+    total_of_bar: int | None = None
+    """Steps planned, where a bar alone states them."""
     resumed_at: int = 0
     """Steps of the checkpoint from which the training went on, as the log states them."""
     reading: Reading = field(
@@ -245,6 +247,8 @@ def of_text(log: Log) -> Content:
             _notice(text, content)
     if is_summary_row(table) and not content.summaries:
         content.summaries.append(table)
+    if content.summaries and content.total_of_bar and content.bar and not content.bar[0]:
+        del content.reading.training_config["max_steps"]  # the bar of other work: it never moved
     if content.bar and content.rows[1:] and content.rows[-1].step is None:  # no drawing follows the last row
         last, known = content.rows[-1], content.rows[-2].step
         if known is not None and known < content.bar[0]:
@@ -297,10 +301,15 @@ def _note_bar(bar: re.Match[str], content: Content) -> None:
 
     tqdm redraws the bar after each row that it prints, so the drawing after a row shows the row's step. If that drawing
     is missing, the next one shows a later step, perhaps after an evaluation. Then the row has the step of the drawing
-    before it, provided that steps are long enough for each to be drawn. The training bar is the first one without a
-    name, or with the name Train; bars that count to another total (evaluations) are ignored.
+    before it, provided that steps are long enough for each to be drawn. The training bar is the last one before the
+    first row without a name, or with the name Train; bars that count to another total (evaluations) are ignored.
     """
-    if int(bar["total"]) != content.reading.training_config.setdefault("max_steps", int(bar["total"])):
+    total, config = int(bar["total"]), content.reading.training_config
+    if "max_steps" not in config or (config["max_steps"] == content.total_of_bar and not content.rows):
+        if total != content.total_of_bar:
+            content.bar = content.first_bar = None
+        config["max_steps"] = content.total_of_bar = total
+    elif total != config["max_steps"]:
         return
     step, elapsed = int(bar["step"]), fields.clock_seconds(bar["elapsed"])
     before, content.bar = content.bar, (step, elapsed)
