@@ -135,7 +135,7 @@ def tables_of(comparison):
 
 def tables_of_money():
     choices = MetricChoices(prices={"H100": 2.1, "MI300X": 1.85})
-    for part in compare(loaded(), choices=choices).by_model():
+    for part in compare(loaded(), choices=choices).by_model:
         yield from (section(part) for section in sections.ENHANCED.sections)
 
 

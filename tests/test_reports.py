@@ -33,8 +33,7 @@ from tensorprimat.reports import (
     markdown,
     sections,
 )
-from tensorprimat.reports.tables import Column, Table, table_of
-from tensorprimat.reports.tables import text_cell as text_cell
+from tensorprimat.reports.tables import Column, Table, table_of, text_cell
 from tensorprimat.storage.store import Loaded
 
 HOSTILE = "\x1b[31m<script>alert(1)</script>|$x$ =HYPERLINK(1) [x](javascript:1) {{7*7}} `rm`"
@@ -254,7 +253,7 @@ def test_a_result_of_means_only_is_shown_as_reported_without_interval():
 
 def test_an_added_section_appears_in_every_document(two):
     def colours(comparison):
-        return table_of("colours", "Colours", comparison.sides, {"Side": lambda side: text_cell(f"<{side.label}>")})
+        return table_of("colours", "Colours", [{"Side": f"<{side.label}>"} for side in comparison.sides])
 
     for report in (sections.COMPARISON, sections.ENHANCED):
         more = replace(report, sections=(*report.sections, colours))

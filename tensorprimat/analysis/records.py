@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from tensorprimat.analysis.levels import LEVELS, Level, LevelName
@@ -209,7 +210,7 @@ class PublishedComparison:
     against: tuple[Against, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
     """Everything that reports show."""
 
@@ -247,6 +248,7 @@ class Comparison:
             published_left_out={name: rows for name, rows in self.published_left_out.items() if name == model},
         )
 
-    def by_model(self) -> Iterator[Comparison]:
-        """Yield the part about each model."""
-        return map(self.of_model, self.models)
+    @cached_property
+    def by_model(self) -> tuple[Comparison, ...]:
+        """Return the part about each model."""
+        return tuple(map(self.of_model, self.models))

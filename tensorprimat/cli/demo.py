@@ -48,7 +48,9 @@ def command(
     from tensorprimat.mlperf.plot import task
     from tensorprimat.reports import harmless
     from tensorprimat.reports.console import headlines, print_summary
+    from tensorprimat.reports.page import page_of
     from tensorprimat.reports.plots.canvas import can_draw
+    from tensorprimat.reports.sections import COMPARISON
     from tensorprimat.reproduce.published import find_baseline, result_of_baseline
     from tensorprimat.session.second_process import second_process
     from tensorprimat.storage.store import Loaded
@@ -74,7 +76,7 @@ def command(
     if can_draw():
         print(f"Plot of all submitters, {GPUS[0]} and {GPUS[1]}: {resolved(folder / PICTURE)}")
     print()
-    screen.print(*headlines(comparison, screen.width), sep="\n")
+    screen.print(*headlines(page_of(comparison, COMPARISON), screen.width), sep="\n")
     if not no_open:
         _open(page)
     return 0

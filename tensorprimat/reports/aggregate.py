@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.analysis.aggregate import (
@@ -123,22 +123,24 @@ def all_cells_table(cells: pd.DataFrame, *, added: Sequence[str] = (), title: st
 
 def pass_table(pairs: Sequence[PassPair]) -> Table:
     """Return the table of forward only against forward and backward."""
-    columns: dict[str, Callable[[PassPair], TableCell]] = {
-        **{TITLES[key]: partial(_of_row, key) for key in ("model_size", "context_length", "batch_size", "precision")},
-        "Forward, ms": lambda pair: _time(pair.forward_ms),
-        "Forward + backward, ms": lambda pair: _time(pair.forward_backward_ms),
-        "Backward, ms": lambda pair: _time(pair.backward_ms),
-        "Forward + backward / forward": lambda pair: TableCell(text=two_decimals(pair.ratio), value=pair.ratio),
-        "Backward std, ms": lambda pair: _time(pair.backward_std_ms),
-        "Backward CV, %": lambda pair: _cell("backward_cv_percent", pair.backward_cv_percent),
-    }
+    rows = [
+        {
+            **{
+                TITLES[key]: _cell(key, pair.row.get(key))
+                for key in ("model_size", "context_length", "batch_size", "precision")
+            },
+            "Forward, ms": _time(pair.forward_ms),
+            "Forward + backward, ms": _time(pair.forward_backward_ms),
+            "Backward, ms": _time(pair.backward_ms),
+            "Forward + backward / forward": TableCell(text=two_decimals(pair.ratio), value=pair.ratio),
+            "Backward std, ms": _time(pair.backward_std_ms),
+            "Backward CV, %": _cell("backward_cv_percent", pair.backward_cv_percent),
+        }
+        for pair in pairs
+    ]
     title = "Forward only against forward and backward"
     note = "; ".join(dict.fromkeys(pair.method for pair in pairs)) + "."
-    return table_of("passes", title, pairs, columns, words=("Model", "Precision"), note=note)
-
-
-def _of_row(key: str, pair: PassPair) -> TableCell:
-    return _cell(key, pair.row.get(key))
+    return table_of("passes", title, rows, words=("Model", "Precision"), note=note)
 
 
 def _time(value: float | None) -> TableCell:
@@ -167,16 +169,19 @@ def pivot_table(content: Pivot) -> Table:
 
 def scaling_table(found: Sequence[SizeScaling]) -> Table:
     """Return the table of the fitted exponents."""
-    columns: dict[str, Callable[[SizeScaling], TableCell]] = {
-        "Axis": lambda scaling: TableCell(text=scaling.axis),
-        "Cells": lambda scaling: TableCell(text=scaling.label),
-        "Points": lambda scaling: TableCell(text=str(len(scaling.points)), value=len(scaling.points)),
-        "Exponent": lambda scaling: TableCell(text=two_decimals(scaling.exponent), value=scaling.exponent),
-    }
+    rows: list[dict[str, TableCell | str | None]] = [
+        {
+            "Axis": scaling.axis,
+            "Cells": scaling.label,
+            "Points": TableCell(text=str(len(scaling.points)), value=len(scaling.points)),
+            "Exponent": TableCell(text=two_decimals(scaling.exponent), value=scaling.exponent),
+        }
+        for scaling in found
+    ]
     note = (
         f"Time grows with this power of the axis (least squares of the logarithms); a fit needs {LEAST_POINTS} points."
     )
-    return table_of("scaling", "Scaling of time", found, columns, words=("Axis", "Cells"), note=note)
+    return table_of("scaling", "Scaling of time", rows, words=("Axis", "Cells"), note=note)
 
 
 def aggregate_tables(

@@ -14,8 +14,9 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from tensorprimat.analysis.records import Comparison, Pair, Side
-from tensorprimat.reports import efficiency, forest, formatting, harmless, money, notices, published, sections
+from tensorprimat.analysis.records import Comparison, Pair
+from tensorprimat.reports import efficiency, forest, harmless, published, sections
+from tensorprimat.reports.page import ModelPart, Page, PairPart, model_heading, no_pair_sentence, page_of
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.tables import Column, Table, TableCell
 from tensorprimat.system.safe_text import LONGEST_NOTE, middle_cut, one_line
@@ -143,28 +144,27 @@ def summary(
 
     width: columns of the terminal. explain: with formula and inputs of every metric.
     """
-    parts = [*_errors(comparison, width), *_answer(comparison, width)]
-    parts[:0] = [safe(f"Warning: {text}", "yellow") for text in notices.before_headline(comparison)]
-    said = forest.said(comparison) if len(comparison.pairs) > 1 else None
-    for part in comparison.by_model():
-        parts += _of_model(part, width, said=said, scaled=len(comparison.models) == 1)
-        for section in report.sections if report.of_metrics else ():
-            parts += _titled(section(part), width)
-        for side in part.sides if explain else ():
-            parts += _explained(side, width)
+    page = page_of(comparison, report)
+    parts: list[RenderableType] = [safe(f"Warning: {text}", "yellow") for text in page.above]
+    parts += [*_errors(comparison, width), *_answer(page, width)]
+    for model in page.models:
+        parts += _of_model(model, width, alone=len(comparison.pairs) == 1, scaled=len(page.models) == 1)
+        for content in model.tables if report.of_metrics else ():
+            parts += _titled(content, width)
+        for content in (one for _, tables in model.explanations if explain for one in tables):
+            parts += _titled(content, width)
     if report.of_metrics:
-        parts += [paragraph(efficiency.convention_sentence(comparison), width=width), Text()]
-    warnings = notices.grouped_notices(comparison)
-    if warnings:
+        parts += [paragraph(page.convention, width=width), Text()]
+    if page.notices:
         parts.append(Text("Warnings", style="bold"))
         parts += [
             paragraph(line.text, _NOTICE_STYLES[line.severity], width=width, indent=INDENT, bullet="• ")
-            for line in warnings[:_MOST_WARNINGS]
+            for line in page.notices[:_MOST_WARNINGS]
         ]
-        if len(warnings) > _MOST_WARNINGS:
-            parts.append(Padding(safe(f"… and {len(warnings) - _MOST_WARNINGS} more in the report"), (0, 0, 0, 2)))
+        if (more := len(page.notices) - _MOST_WARNINGS) > 0:
+            parts.append(Padding(safe(f"… and {more} more in the report"), (0, 0, 0, 2)))
         parts.append(Text())
-    parts += headlines(comparison, width) if report.of_metrics else []  # the first ones have scrolled away
+    parts += headlines(page, width) if report.of_metrics else []  # the first ones have scrolled away
     return Group(*parts)
 
 
@@ -173,17 +173,14 @@ def print_metrics(comparison: Comparison, *, explain: bool) -> None:
     console = harmless.console(highlight=False)
     parts: list[RenderableType] = _errors(comparison, console.width)
     for side in comparison.sides:
-        shown = _explained(side, console.width) if explain else _titled(efficiency.figures(side), console.width)
-        parts += [safe(sections.model_heading([side]), "bold"), Text(), *shown]
+        parts += [safe(model_heading([side]), "bold"), Text()]
+        for content in efficiency.explanation(side) if explain else (efficiency.figures(side),):
+            parts += _titled(content, console.width)
     console.print(Group(*parts), crop=False)
 
 
 def _errors(comparison: Comparison, width: int) -> list[RenderableType]:
     return [paragraph(f"Error: {error}", "bold red", width=width) for error in comparison.errors]
-
-
-def _explained(side: Side, width: int) -> list[RenderableType]:
-    return [line for content in efficiency.explanation(side) for line in _titled(content, width)]
 
 
 def _titled(content: Table, width: int) -> list[RenderableType]:
@@ -196,22 +193,20 @@ def _titled(content: Table, width: int) -> list[RenderableType]:
     return [*(Padding(part, (0, 0, 0, INDENT)) for part in parts), *remarks, Text()]
 
 
-def _answer(comparison: Comparison, width: int) -> list[RenderableType]:
+def _answer(page: Page, width: int) -> list[RenderableType]:
     """Return the first screen: the sentences that answer the comparison, and all ratios on one scale per rate."""
-    parts = headlines(comparison, width)
-    for scale in forest.forests(comparison):
+    parts = headlines(page, width)
+    for scale in page.scales:
         parts += [Text(), Padding(_drawn(scale, width - INDENT), (0, 0, 0, INDENT))]
     return [*parts, Text()] if parts else []
 
 
-def headlines(comparison: Comparison, width: int) -> list[RenderableType]:
+def headlines(page: Page, width: int) -> list[RenderableType]:
     """Return the sentences that answer the comparison, and their limits."""
-    mean, answers = comparison.mean_ratio, forest.answers(comparison)
-    style = STYLES[mean.verdict] if mean is not None else ""
-    if len(comparison.pairs) == 1:
-        style = _style(comparison.pairs[0])
-    parts = [paragraph(f"{one.sentence}.", style or "bold", width=width) for one in answers]
-    return [*parts, *([paragraph(limits, "dim", width=width)] if (limits := formatting.limits_of(answers)) else [])]
+    mean, pairs = page.comparison.mean_ratio, page.comparison.pairs
+    style = _style(pairs[0]) if len(pairs) == 1 else STYLES[mean.verdict] if mean is not None else "bold"
+    parts: list[RenderableType] = [paragraph(f"{one.sentence}.", style, width=width) for one in page.answers]
+    return [*parts, *([paragraph(page.limits, "dim", width=width)] if page.limits else [])]
 
 
 def _drawn(scale: forest.Forest, width: int) -> RenderableType:
@@ -256,28 +251,29 @@ def _strip(scale: forest.Forest, mark: forest.ForestMark, width: int) -> str:
     return "".join(cells)
 
 
-def _of_model(of_model: Comparison, width: int, *, said: set[str] | None, scaled: bool) -> list[RenderableType]:
-    """Return the verdicts and results of one model. scaled: the scale at the top shows its ratios.
+def _of_model(model: ModelPart, width: int, *, alone: bool, scaled: bool) -> list[RenderableType]:
+    """Return the verdicts and results of one model.
 
-    said: what limits the sentences at the top of a page with several pairs; None where it has one.
+    alone: the page has one pair, so its headline is at the top; scaled: the scale at the top shows the ratios.
     """
-    sides, pairs = of_model.sides, of_model.pairs
-    parts: list[RenderableType] = []
-    if len(pairs) == 1 and said is None:
-        parts += [*_pair(pairs[0], width, said=None), Text()]
-    parts += [safe(sections.model_heading(sides), "bold"), Text()]
-    results, short = _slim(sections.results(sides)), _slim(sections.results(sides, short=True))
+    pairs, parts = model.pairs, []
+    if len(pairs) == 1 and alone:
+        parts += [*_pair(pairs[0], width, alone=True), Text()]
+    parts += [safe(model.heading, "bold"), Text()]
+    results = short = _slim(model.results)
+    if any(column.title == "Device" for column in results.columns):
+        short = _slim(sections.results(model.part.sides, short=True))
     smaller = [without_columns(short, *GIVE_WAY[:number]) for number in range(len(GIVE_WAY) + 1)]
     parts.append(Padding(fitting(results, *smaller, width=width - INDENT), (0, 0, 0, INDENT)))
     if results.note:
         parts.append(paragraph(results.note, "dim", width=width, indent=INDENT))
-    if len(pairs) == 1 and said is not None:
-        parts += [Text(), *_pair(pairs[0], width, said=said)]
+    if len(pairs) == 1 and not alone:
+        parts += [Text(), *_pair(pairs[0], width, alone=False)]
     elif len(pairs) > 1:
-        parts += [Text(), *_several(pairs, width, drawn=scaled)]
+        parts += [Text(), *_several(model.part.pairs, width, drawn=scaled)]
     elif not pairs:
-        parts += [Text(), paragraph(sections.no_pair_sentence(sides), "dim", width=width, indent=INDENT)]
-    return [*parts, *_published(of_model, width), Text()]
+        parts += [Text(), paragraph(no_pair_sentence(model.part.sides), "dim", width=width, indent=INDENT)]
+    return [*parts, *_published(model.part, width), Text()]
 
 
 def _published(of_model: Comparison, width: int) -> list[RenderableType]:
@@ -340,22 +336,20 @@ def _slim(results: Table) -> Table:
     )
 
 
-def _pair(pair: Pair, width: int, *, said: set[str] | None) -> list[RenderableType]:
-    """Return the level with the differences, then the headline, unless a single pair has it at the top (`said`)."""
-    comparable = pair.fairness.level.comparable
-    sentences = [(pair.fairness.sentence, "bold red" if pair.fairness.errors else pair.fairness.level.style)]
-    if said is not None:
-        headline = formatting.headline(pair)
-        sentences.append((f"{headline.finding}.", _style(pair) if comparable else ""))
-        sentences += [(limits, "dim")] if (limits := formatting.limits_of([headline], said)) else []
-    if each := sections.own_device_sentence(pair):
-        sentences.append((f"{each}.", ""))
+def _pair(one: PairPart, width: int, *, alone: bool) -> list[RenderableType]:
+    """Return the level with the differences, then the headline, unless the top has it because the pair is `alone`."""
+    pair, fairness = one.pair, one.pair.fairness
+    sentences: list[tuple[str | None, str]] = [
+        (fairness.sentence, "bold red" if fairness.errors else fairness.level.style)
+    ]
+    if not alone:
+        finding_style = _style(pair) if fairness.level.comparable else ""
+        sentences += [(f"{one.headline.finding}.", finding_style), (one.limits, "dim")]
+    sentences.append((one.own_devices and f"{one.own_devices}.", ""))
     if pair.losses is not None and pair.losses.verdict in LOUD_LOSSES:
         sentences.append((pair.losses.sentence, "bold yellow"))
-    sentences += [(sentence, "") for sentence in money.sentences(pair)]
-    if advice := formatting.advice(pair):
-        sentences.append((f"{advice}.", ""))
-    return [paragraph(sentence, style, width=width, indent=INDENT) for sentence, style in sentences]
+    sentences += [*((sentence, "") for sentence in one.money), (one.advice and f"{one.advice}.", "")]
+    return [paragraph(sentence, style, width=width, indent=INDENT) for sentence, style in sentences if sentence]
 
 
 def _style(pair: Pair) -> str:

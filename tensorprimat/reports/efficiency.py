@@ -5,16 +5,16 @@ An unknown figure is "–", and its reason is a remark below the table, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from tensorprimat.analysis.economics import Return, unlike_prices, weigh
+from tensorprimat.analysis.economics import unlike_prices, weigh
 from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.figures import DERIVED_FIGURES, Figure, Input
 from tensorprimat.core.units import GIGA, TERA
 from tensorprimat.models.flops import CONVENTIONS
 from tensorprimat.reports.formatting import VERDICT_TITLES
-from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell
+from tensorprimat.reports.tables import Table, TableCell, TableRow, figure_cell, headed, table_of, text_cell
 
 SHORT = (
     "model_tflops_per_gpu", "mfu", "mfu_at_clock", "power_watts_per_gpu", "tokens_per_watt_hour",
@@ -151,32 +151,38 @@ WITH_REMARK = {
 
 def budget(comparison: Comparison) -> Table:
     """Return the table of cost, time and energy of training on the user's token budget."""
-    columns: dict[str, Callable[[Side], TableCell]] = {
-        "": lambda side: text_cell(side.label),
-        "GPUs": lambda side: figure_cell(side.result.training_config.num_gpus, quantities.count),
-        "GPU-hours": lambda side: explained_cell(side.metrics["budget_gpu_hours"]),
-        "time": lambda side: explained_cell(side.metrics["budget_seconds"]),
-        "energy": lambda side: explained_cell(side.metrics["budget_energy_kwh"]),
-        "cost": lambda side: explained_cell(side.metrics["budget_cost_usd"]),
-    }
+    rows: list[TableRow] = [
+        {
+            "": side.label,
+            "GPUs": figure_cell(side.result.training_config.num_gpus, quantities.count),
+            "GPU-hours": explained_cell(side.metrics["budget_gpu_hours"]),
+            "time": explained_cell(side.metrics["budget_seconds"]),
+            "energy": explained_cell(side.metrics["budget_energy_kwh"]),
+            "cost": explained_cell(side.metrics["budget_cost_usd"]),
+        }
+        for side in comparison.sides
+    ]
     tokens = comparison.choices.budget_tokens
     amount = f"{quantities.significant(tokens / TERA)} T" if tokens >= GIGA else quantities.rate(tokens)
-    return table_of("budget", f"Training on {amount} tokens", comparison.sides, columns, words=("",))
+    return table_of("budget", f"Training on {amount} tokens", rows, words=("",))
 
 
 def economics(comparison: Comparison) -> Table:
     """Return the table of each side's gain against its baseline, with verdict level and finding."""
-    columns: dict[str, Callable[[tuple[Return, Pair]], TableCell]] = {
-        "side": lambda row: text_cell(row[0].candidate),
-        "against": lambda row: text_cell(row[0].baseline),
-        "saving": lambda row: explained_cell(row[0].saving),
-        "break-even price": lambda row: explained_cell(row[0].break_even_price),
-        "basis": lambda row: text_cell(_basis(row[1])),
-    }
     every = [(weigh(pair), pair) for pair in comparison.pairs]
+    rows: list[TableRow] = [
+        {
+            "side": one.candidate,
+            "against": one.baseline,
+            "saving": explained_cell(one.saving),
+            "break-even price": explained_cell(one.break_even_price),
+            "basis": _basis(pair),
+        }
+        for one, pair in every
+    ]
     missing = {reason for one, _ in every for reason in (*one.saving.reasons, *one.break_even_price.reasons)}
     words = ("side", "against", "basis")
-    return table_of("returns", "Return on investment", every, columns, words=words, remarks=tuple(sorted(missing)))
+    return table_of("returns", "Return on investment", rows, words=words, remarks=tuple(sorted(missing)))
 
 
 def _basis(pair: Pair) -> str:
@@ -187,13 +193,15 @@ def _basis(pair: Pair) -> str:
 
 def figures(side: Side) -> Table:
     """Return a table of one side's figures, a line for each; those that are unknown come last, with the reason."""
-    columns: dict[str, Callable[[Figure], TableCell]] = {
-        "figure": lambda metric: text_cell(metric.definition.title),
-        "value": lambda metric: figure_cell(metric.value, metric.definition.form),
-        "note": lambda metric: text_cell(metric.because or metric.remark),
-    }
-    known_first = sorted(side.metrics.values(), key=lambda metric: metric.value is None)
-    return table_of("figures", f"{side.label}: figures", known_first, columns, words=("figure", "note"))
+    rows: list[TableRow] = [
+        {
+            "figure": metric.definition.title,
+            "value": figure_cell(metric.value, metric.definition.form),
+            "note": metric.because or metric.remark,
+        }
+        for metric in sorted(side.metrics.values(), key=lambda metric: metric.value is None)
+    ]
+    return table_of("figures", f"{side.label}: figures", rows, words=("figure", "note"))
 
 
 def explanation(side: Side) -> tuple[Table, Table]:
@@ -204,22 +212,28 @@ def explanation(side: Side) -> tuple[Table, Table]:
     derived = {
         metric.definition.title for metric in side.metrics.values() if metric.name != "tokens_per_second_per_gpu"
     }
-    figures: dict[str, Callable[[Figure], TableCell]] = {
-        "figure": lambda metric: text_cell(metric.definition.title),
-        "value": lambda metric: figure_cell(metric.value, metric.definition.form),
-        "formula": lambda metric: text_cell(metric.formula),
-        "remark": lambda metric: text_cell(f"unknown: {metric.because}" if metric.because else metric.remark),
-    }
-    inputs: dict[str, Callable[[Input], TableCell]] = {
-        "input": lambda item: text_cell(item.name),
-        "value": lambda item: text_cell(_input(item)),
-        "source": lambda item: text_cell(item.source if item.value is not None else item.because),
-    }
+    figures = [
+        {
+            "figure": metric.definition.title,
+            "value": figure_cell(metric.value, metric.definition.form),
+            "formula": metric.formula,
+            "remark": f"unknown: {metric.because}" if metric.because else metric.remark,
+        }
+        for metric in side.metrics.values()
+    ]
+    inputs = [
+        {
+            "input": item.name,
+            "value": _input(item),
+            "source": item.source if item.value is not None else item.because,
+        }
+        for item in rests_on.values()
+        if item.name not in derived
+    ]
     words = ("figure", "formula", "remark", "input", "source")
-    not_derived = [item for item in rests_on.values() if item.name not in derived]
     return (
-        table_of("figures", f"{side.label}: figures", side.metrics.values(), figures, words=words),
-        table_of("inputs", f"{side.label}: inputs of the metrics", not_derived, inputs, words=words),
+        table_of("figures", f"{side.label}: figures", figures, words=words),
+        table_of("inputs", f"{side.label}: inputs of the metrics", inputs, words=words),
     )
 
 

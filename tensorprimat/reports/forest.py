@@ -7,7 +7,7 @@ runs to one quality target the time, where less is better, otherwise the rate, w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from tensorprimat.analysis.records import Comparison, Pair, Ratio
 from tensorprimat.core import quantities
 from tensorprimat.reports import formatting
 from tensorprimat.reports.formatting import Headline
-from tensorprimat.reports.tables import Table, TableCell, table_of, text_cell
+from tensorprimat.reports.tables import Table, TableCell, TableRow, table_of
 from tensorprimat.system.safe_text import middle_cut
 
 _LARGEST = 1e6  # a ratio beyond it is nonsense that would flatten every other
@@ -147,15 +147,17 @@ def _range(marks: Iterable[ForestMark]) -> tuple[float, float]:
 def ratios_table(forest: Forest) -> Table:
     """Return the marks as a ranked table, for documents without pictures."""
     levels = {mark.level for mark in forest.marks if mark.level is not None}
-    columns: dict[str, Callable[[ForestMark], TableCell]] = {
-        "Side": lambda mark: text_cell(mark.label),
-        "Ratio": lambda mark: TableCell(text=mark.text, value=mark.value),
-        "Interval": lambda mark: text_cell(mark.ends),
-        "Verdict": lambda mark: text_cell(mark.verdict),
-    }
-    if len(levels) > 1:
-        columns["Level"] = lambda mark: text_cell(mark.level.title if mark.level else "")
-    return table_of("ranking", forest.title, forest.marks, columns, words=("Side", "Verdict", "Level"))
+    rows: list[TableRow] = [
+        {
+            "Side": mark.label,
+            "Ratio": TableCell(text=mark.text, value=mark.value),
+            "Interval": mark.ends,
+            "Verdict": mark.verdict,
+            **({"Level": mark.level.title if mark.level else ""} if len(levels) > 1 else {}),
+        }
+        for mark in forest.marks
+    ]
+    return table_of("ranking", forest.title, rows, words=("Side", "Verdict", "Level"))
 
 
 def answers(comparison: Comparison) -> list[Headline]:
@@ -163,16 +165,11 @@ def answers(comparison: Comparison) -> list[Headline]:
     if (mean := formatting.mean_headline(comparison)) is not None:
         return [mean]
     found = []
-    for pairs in (part.pairs for part in comparison.by_model() if part.pairs):
+    for pairs in (part.pairs for part in comparison.by_model if part.pairs):
         title = formatting.model_title(pairs[0].candidate.result.model) if len(comparison.models) > 1 else ""
         headline = formatting.headline(pairs[0]) if len(pairs) == 1 else _of_several(pairs)
         found.append(replace(headline, model=title))
     return found
-
-
-def said(comparison: Comparison) -> set[str]:
-    """Return the limits of these headlines, which the rest of a page does not repeat."""
-    return {limit for one in answers(comparison) for limit in one.limits}
 
 
 def _of_several(pairs: Sequence[Pair]) -> Headline:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +13,7 @@ from tensorprimat.analysis.gate import Check, GateReport
 from tensorprimat.analysis.search import Bisected
 from tensorprimat.core.quantities import UNMEASURED, Form, change, confidence_level, counted, gigabytes, percent, rate
 from tensorprimat.reports.markdown import bullets, table
-from tensorprimat.reports.tables import TableCell, figure_cell, table_of, text_cell
+from tensorprimat.reports.tables import TableCell, TableRow, figure_cell, table_of
 from tensorprimat.system.safe_text import one_line
 
 HEADLINES = {"pass": "Benchmark gate passed", "fail": "Benchmark gate failed", "undecided": "Benchmark gate undecided"}
@@ -23,18 +22,21 @@ _FORMS: dict[str, Form] = {"throughput": rate, "memory": gigabytes, "loss": rate
 
 def render_gate(report: GateReport, *, confidence: float) -> str:
     """Return the comment: headline, one row per check, notes."""
-    columns: dict[str, Callable[[Check], TableCell]] = {
-        "model": lambda check: text_cell(check.model),
-        "check": lambda check: text_cell(check.what),
-        "outcome": lambda check: text_cell(check.status),
-        "baseline": lambda check: figure_cell(check.baseline, _FORMS[check.kind]),
-        "candidate": lambda check: figure_cell(check.candidate, _FORMS[check.kind]),
-        "change": lambda check: TableCell(text=change(check.change, 2), value=check.change),
-        "interval": lambda check: TableCell(text=_interval(check)),
-        "limit": lambda check: TableCell(text=change(check.limit, 2), value=check.limit),
-        "why": lambda check: text_cell(check.sentence),
-    }
-    content = table_of("gate", "Gate", report.checks, columns, words=("model", "check", "outcome", "why"))
+    rows: list[TableRow] = [
+        {
+            "model": check.model,
+            "check": check.what,
+            "outcome": check.status,
+            "baseline": figure_cell(check.baseline, _FORMS[check.kind]),
+            "candidate": figure_cell(check.candidate, _FORMS[check.kind]),
+            "change": TableCell(text=change(check.change, 2), value=check.change),
+            "interval": _interval(check),
+            "limit": TableCell(text=change(check.limit, 2), value=check.limit),
+            "why": check.sentence,
+        }
+        for check in report.checks
+    ]
+    content = table_of("gate", "Gate", rows, words=("model", "check", "outcome", "why"))
     closing = (
         f"Intervals at {confidence_level(confidence)} confidence; a check fails only if its whole interval is beyond "
         "the limit and passes only if it is within the limit."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +14,7 @@ from tensorprimat.core import quantities
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.quantities import UNMEASURED
 from tensorprimat.reports import formatting
-from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, table_of, text_cell
+from tensorprimat.reports.tables import Table, csv_of, figure_cell, table_of
 
 _COMMIT = re.compile(r"\(git ([0-9a-f]{7,40})\)")
 LARGEST_LINES_BYTES = 2**26
@@ -27,16 +27,19 @@ CSV_COLUMNS = (
 def series_table(series: Series) -> Table:
     """Return one series, oldest first."""
     shown = form(series.metric)
-    columns: dict[str, Callable[[HistoryEntry], TableCell]] = {
-        "when": lambda entry: text_cell(quantities.moment(entry.at)),
-        "figure": lambda entry: figure_cell(entry.figure.value, shown),
-        "interval": lambda entry: text_cell(formatting.interval(entry.figure, shown)),
-        "runs": lambda entry: figure_cell(max(1, len(entry.result.runs)), quantities.shown_value),
-        "change": lambda entry: text_cell(None if entry.change is None else quantities.change(entry.change)),
-        "software": lambda entry: text_cell(_software(entry)),
-    }
+    rows = [
+        {
+            "when": quantities.moment(entry.at),
+            "figure": figure_cell(entry.figure.value, shown),
+            "interval": formatting.interval(entry.figure, shown),
+            "runs": figure_cell(max(1, len(entry.result.runs)), quantities.shown_value),
+            "change": None if entry.change is None else quantities.change(entry.change),
+            "software": _software(entry),
+        }
+        for entry in series.entries
+    ]
     title = f"{series.label} · {quantities.spelled_metric(series.metric)}"
-    return table_of("history", title, series.entries, columns, words=("when", "change", "software"))
+    return table_of("history", title, rows, words=("when", "change", "software"))
 
 
 def form(metric: str) -> quantities.Form:

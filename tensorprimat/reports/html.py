@@ -23,8 +23,9 @@ from tensorprimat.analysis.records import Comparison, Pair, Side
 from tensorprimat.core import quantities
 from tensorprimat.core.quantities import PLOT_DIGITS, PLOT_UNITS, to_digits
 from tensorprimat.core.version import __version__
-from tensorprimat.reports import efficiency, facts, forest, formatting, money, notices, sections
+from tensorprimat.reports import formatting
 from tensorprimat.reports.bars import Bar, BarStyle, Panel, all_comparable, looks_of, metric_panels, panels
+from tensorprimat.reports.page import Page, no_pair_sentence, page_of
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
 from tensorprimat.system.safe_text import LONGEST_NOTE, one_line, page_text
@@ -39,30 +40,26 @@ _KINDS = {"faster": "up", "slower": "down", "too_few_runs": "unsure", "unsettled
 
 def render(comparison: Comparison, report: Report = COMPARISON) -> str:
     looks = looks_of(comparison.sides)
-    answers = forest.answers(comparison)
+    page = page_of(comparison, report)
     script, script_hash = embedded_script(*SCRIPTS)
-    sections_of_models = [_model(part, report, looks, forest.said(comparison)) for part in comparison.by_model()]
     return _environment().get_template("report.html").render(
+        page=page,
         comparison=comparison,
         report=report,
-        convention=efficiency.convention_sentence(comparison),
         why=Markup(comparison.why) if comparison.why else None,  # drawn by matplotlib, which escapes texts
-        models=sections_of_models,
+        panels=[_panels(model.part, looks) for model in page.models],
         curves=htmlsafe_json_dumps(_all_curves(comparison, looks), separators=(",", ":"), allow_nan=False),
-        warnings=notices.grouped_notices(comparison),
         most_warnings=_MOST_WARNINGS,
-        contradictions=notices.before_headline(comparison),
-        answers=answers or [formatting.Headline(finding=sections.no_pair_sentence(comparison.sides).removesuffix("."))],
-        limits=formatting.limits_of(answers),
-        kind=_kind(comparison, answers),
-        scales=forest.forests(comparison),
+        no_pair=no_pair_sentence,
+        answers=page.answers or [formatting.Headline(finding=no_pair_sentence(comparison.sides).removesuffix("."))],
+        kind=_kind(page),
+        kind_of=_kind_of,
         levels=LEVELS,
         looks=looks,
         sources={},  # terms and source of a figure → their number on the page; figures that share both share a number
         version=__version__,
         formatting=formatting,
         quantities=quantities,
-        verdicts=sections.verdicts(comparison.pairs) if len(comparison.pairs) > 1 else None,
         style=Markup((_HERE / "report.css").read_text(encoding="utf-8") + _level_colours()),
         script=script,
         script_hash=script_hash,
@@ -74,11 +71,11 @@ CURVES_BELOW = ("loss", "power", "clock", "temperature")
 _MOST_WARNINGS = 5  # shown at once; the others are folded
 
 
-def _kind(comparison: Comparison, answers: Sequence[formatting.Headline]) -> str:
+def _kind(page: Page) -> str:
     """Return the class for the verdict of the mean over models, else of the only headline; "" for several."""
-    if comparison.mean_ratio is not None:
-        return _KINDS.get(comparison.mean_ratio.verdict, "")
-    return _kind_of(answers[0].pairs[0]) if len(answers) == 1 else ""
+    if page.comparison.mean_ratio is not None:
+        return _KINDS.get(page.comparison.mean_ratio.verdict, "")
+    return _kind_of(page.answers[0].pairs[0]) if len(page.answers) == 1 else ""
 
 
 def _kind_of(pair: Pair) -> str:
@@ -125,46 +122,15 @@ def _note(value: str) -> Markup:
     return escape(page_text(value, LONGEST_NOTE))
 
 
-def _model(of_model: Comparison, report: Report, looks: dict[str, BarStyle], said: set[str]) -> dict[str, Any]:
-    """Return the template's data for one model."""
+def _panels(of_model: Comparison, looks: dict[str, BarStyle]) -> list[dict[str, Any]]:
+    """Return the bars of one model; a panel of several groups fills a row of its own, so it comes last."""
     sides, pairs = of_model.sides, of_model.pairs
-    comparable = all_comparable(pairs)
-    same_work = all(pair.fairness.level.same_work for pair in pairs)
-    return {
-        "name": of_model.models[0],
-        "heading": sections.model_heading(sides),
-        "no_pair": sections.no_pair_sentence(sides),
-        "pairs": [
-            {
-                "pair": pair,
-                "headline": (headline := formatting.headline(pair)).finding,
-                "limits": formatting.limits_of([headline], said),
-                "advice": formatting.advice(pair),
-                "money": money.sentences(pair),
-                "alone": sections.own_device_sentence(pair),
-                "verdict": formatting.verdict_text(pair),
-                "kind": _kind_of(pair),
-                "fairness": sections.fairness(pair),
-            }
-            for pair in pairs
-        ],
-        "results": sections.results(sides),
-        "panels": sorted(
-            map(
-                _scaled,
-                (
-                    *panels(sides, looks, comparable=comparable, same_work=same_work),
-                    *metric_panels(sides, looks, comparable=comparable),
-                ),
-            ),
-            key=lambda panel: len(panel["groups"]) > 1,  # a panel of several groups fills a row of its own
-        ),
-        "tables": [section(of_model) for section in report.sections],
-        "origins": [
-            *(one for side in sides if report.of_metrics for one in efficiency.explanation(side)),
-            facts.provenance(of_model),
-        ],
-    }
+    comparable, same_work = all_comparable(pairs), all(pair.fairness.level.same_work for pair in pairs)
+    every = (
+        *panels(sides, looks, comparable=comparable, same_work=same_work),
+        *metric_panels(sides, looks, comparable=comparable),
+    )
+    return sorted(map(_scaled, every), key=lambda panel: len(panel["groups"]) > 1)
 
 
 def _scaled(panel: Panel) -> dict[str, Any]:
@@ -192,7 +158,7 @@ def _scaled(panel: Panel) -> dict[str, Any]:
 
 def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str, Any]:
     """Return the data of the interactive plots: every run of every side of every model, thinned to fit the file."""
-    drawn = {part.models[0]: [(side, curves(side)) for side in part.sides] for part in comparison.by_model()}
+    drawn = {part.models[0]: [(side, curves(side)) for side in part.sides] for part in comparison.by_model}
     drawn = {
         model: of_model if has_course(curve for _, of_side in of_model for curve in of_side) else []
         for model, of_model in drawn.items()

@@ -6,13 +6,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorprimat.core import quantities
 from tensorprimat.core.quantities import rough_time
 from tensorprimat.core.units import TERA
-from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, headed, table_of, text_cell
+from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, table_of
 from tensorprimat.storage.cell_rows import columns_of, plain
 from tensorprimat.storage.micro_result import CellSpec, MicroEstimate, MicroResult
 
@@ -122,8 +121,8 @@ _WORDS = {"Model", "Precision", "Attention", "Pass", "Fits"}
 def cells_table(cells: Sequence[MicroResult], *, title: str = "Passes") -> Table:
     """Return one row per cell, without columns that no cell fills or that are the same in every row."""
     shown = [field for field in _FIELDS if _says(field, cells)]
-    columns = {field.title: partial(_place, field) for field in shown}
-    return table_of("cells", title, cells, columns, words=_WORDS, note=_note(cells))
+    rows = [{field.title: _place(field, cell) for field in shown} for cell in cells]
+    return table_of("cells", title, rows, words=_WORDS, note=_note(cells))
 
 
 def _says(field: MicroColumn, cells: Sequence[MicroResult]) -> bool:
@@ -218,28 +217,24 @@ def estimates_table(
     specs: Sequence[CellSpec], estimates: Sequence[MicroEstimate], device_memory_gb: float | None
 ) -> Table:
     """Return the estimated memory and time of each cell before it runs."""
-    titles = ("Model", "Parameters", "Context", "Batch", "Pass", "Precision", "Memory", "Fits", "Time")
-    rows = tuple(
-        (
-            text_cell(spec.model_size),
-            figure_cell(spec.num_parameters, quantities.count),
-            figure_cell(spec.context_length, quantities.count),
-            figure_cell(spec.batch_size, quantities.count),
-            text_cell(spec.pass_name),
-            text_cell(spec.precision),
-            figure_cell(estimated.memory_gb, quantities.gigabytes),
-            text_cell(None if device_memory_gb is None else "yes" if estimated.fits(device_memory_gb) else "no"),
-            figure_cell(estimated.seconds, lambda value: quantities.UNMEASURED if value is None else rough_time(value)),
-        )
+    rows = [
+        {
+            "Model": spec.model_size,
+            "Parameters": figure_cell(spec.num_parameters, quantities.count),
+            "Context": figure_cell(spec.context_length, quantities.count),
+            "Batch": figure_cell(spec.batch_size, quantities.count),
+            "Pass": spec.pass_name,
+            "Precision": spec.precision,
+            "Memory": figure_cell(estimated.memory_gb, quantities.gigabytes),
+            "Fits": None if device_memory_gb is None else "yes" if estimated.fits(device_memory_gb) else "no",
+            "Time": None
+            if estimated.seconds is None
+            else TableCell(text=rough_time(estimated.seconds), value=estimated.seconds),
+        }
         for spec, estimated in zip(specs, estimates, strict=True)
-    )
+    ]
     known = [estimated.seconds for estimated in estimates if estimated.seconds is not None]
     time = f"about {rough_time(sum(known))} " if known else "time not known"
     of = "" if not known else "in all" if len(known) == len(specs) else f"for {len(known)} of them"
-    return Table(
-        key="estimates",
-        title="Estimates",
-        columns=headed(titles, words=("Model", "Pass", "Precision", "Fits")),
-        rows=rows,
-        note=f"Estimates; nothing was run. {quantities.counted(len(specs), 'cell')}, {time}{of}.",
-    )
+    note = f"Estimates; nothing was run. {quantities.counted(len(specs), 'cell')}, {time}{of}."
+    return table_of("estimates", "Estimates", rows, words=("Model", "Pass", "Precision", "Fits"), note=note)

@@ -6,21 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
 
 from tensorprimat.analysis.economics import unlike_prices
 from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.analysis.stats import MOST_PLANNED_RUNS
 from tensorprimat.core import quantities
-from tensorprimat.core.result import MEMORY_KINDS, POWER_CAP, Run
+from tensorprimat.core.result import MEMORY_KINDS, POWER_CAP
 from tensorprimat.core.summary import terms_of_runs
 from tensorprimat.reports import efficiency, facts, formatting
 from tensorprimat.reports.facts import basis_of, formula_lines, peak_memory, source_of, source_of_figure
 from tensorprimat.reports.published import published
-from tensorprimat.reports.tables import Table, TableCell, figure_cell, headed, table_of, text_cell
+from tensorprimat.reports.tables import Table, TableCell, TableRow, figure_cell, headed, table_of, text_cell
 
-SideColumns = dict[str, Callable[[Side], TableCell]]
 Section = Callable[[Comparison], Table]
 """Function that returns a table from the comparison of one model; a section without rows is left out."""
 
@@ -28,14 +26,9 @@ MOST_RUNS = 200  # rows of the table of runs: a document is for reading
 ALL_THE_TIME = 0.95  # of the measured time: a limit for as long is called one without its share
 
 
-def model_heading(sides: Sequence[Side]) -> str:
-    """Return the heading with every model title among the sides, so that a tiny model never hides behind a full one."""
-    return quantities.listed(dict.fromkeys(formatting.model_title(side.result.model) for side in sides))
-
-
-def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> TableCell:
-    """Return the peak of the first kind that all sides with device memory have."""
-    for kind, title in _memory_in_common(sides):
+def _peak_memory_cell(side: Side, kinds: Sequence[tuple[str, str]]) -> TableCell:
+    """Return the peak of the first of the kinds that the side has, else that of the host."""
+    for kind, title in kinds:
         peak = peak_memory(side, kind)
         if peak is not None:
             field = f"peak_{kind}_gb"
@@ -51,6 +44,7 @@ def _peak_memory_cell(side: Side, sides: Sequence[Side]) -> TableCell:
 
 
 def _memory_in_common(sides: Sequence[Side]) -> list[tuple[str, str]]:
+    """Return the kinds of memory that all sides with device memory have, with their titles."""
     known = [side for side in sides if side.result.memory_metrics is not None]
     in_all = (kind for kind in MEMORY_KINDS if known and all(peak_memory(one, kind) is not None for one in known))
     return [(kind, MEMORY_KINDS[kind]) for kind in in_all]
@@ -58,8 +52,6 @@ def _memory_in_common(sides: Sequence[Side]) -> list[tuple[str, str]]:
 
 def _unlike_memory(sides: Sequence[Side]) -> str | None:
     """Return the peaks of sides that have no kind of memory in common, as a sentence below the table."""
-    if _memory_in_common(sides):
-        return None
     sides_of: dict[str, list[str]] = {}
     for side in sides:
         peaks = [
@@ -97,7 +89,7 @@ def _power_and_clock(side: Side) -> str | None:
     return "; ".join(figures) or None
 
 
-def _estimate(estimate: Estimate, form: quantities.Form, side: Side, field: str) -> TableCell:
+def _estimate(estimate: Estimate, form: quantities.Form, side: Side, field: str, basis: str) -> TableCell:
     ends = formatting.interval(estimate, form)
     spread = (
         f"{formatting.confidence(estimate)} {ends}"
@@ -107,7 +99,7 @@ def _estimate(estimate: Estimate, form: quantities.Form, side: Side, field: str)
     return TableCell(
         text=formatting.with_interval(estimate, form),
         value=estimate.value,
-        source=None if estimate.value is None else f"{basis_of(side)}. From {estimate.rests_on}; {spread}",
+        source=None if estimate.value is None else f"{basis}. From {estimate.rests_on}; {spread}",
         terms=formula_lines(side, "performance_metrics", field),
     )
 
@@ -131,44 +123,41 @@ def results(sides: Sequence[Side], *, short: bool = False) -> Table:
     The model has a column only if sides differ in it, the device's name only if the label does not contain it;
     samples/s replace tokens/s if no side knows its tokens.
     """
-    titles = {formatting.model_title(side.result.model) for side in sides}
+    titles = [formatting.model_title(side.result.model) for side in sides]
     named = all((side.result.gpu_info.device_name or "") in side.label for side in sides)
-
-    def device(side: Side) -> str:
-        if named:
-            return quantities.count(side.result.training_config.num_gpus)
-        return formatting.device_title(side, short=short)
-
     known = any(side.tokens_per_second_per_gpu.value or side.tokens_per_second.value for side in sides)
-    rates = _TOKENS
-    if not known and any(side.result.performance_metrics.samples_per_second for side in sides):
-        rates = _SAMPLES
+    by_samples = not known and any(side.result.performance_metrics.samples_per_second for side in sides)
     step_time = quantities.seconds_together(side.step_time_seconds.value for side in sides)
-
-    def peak(side: Side) -> TableCell:
-        return _peak_memory_cell(side, sides)
-
-    columns: SideColumns = {"Side": lambda side: text_cell(side.label)}
-    if len(titles) > 1:
-        columns["Model"] = lambda side: text_cell(formatting.model_title(side.result.model))
-    columns |= rates
-    columns["Step time"] = lambda side: _estimate(side.step_time_seconds, step_time, side, "avg_step_time_seconds")
-    if any(peak(side).value for side in sides):
-        columns["Peak memory"] = peak
-    if any(side.metrics["mfu"].value is not None for side in sides):
-        columns["MFU"] = lambda side: efficiency.explained_cell(side.metrics["mfu"])
-    if any(map(_power_and_clock, sides)):
-        columns["Power; clock"] = lambda side: text_cell(_power_and_clock(side))
-    has_costs = _have_costs(sides)
-    if has_costs:
-        columns[COST_TITLE] = _cost
-    columns["GPUs" if named else "Device"] = lambda side: text_cell(device(side))
-    columns["Runs × steps"] = lambda side: TableCell(
-        text=_runs(side), value=side.result.performance_metrics.measured_steps
-    )
+    kinds = _memory_in_common(sides)
+    peaks = [_peak_memory_cell(side, kinds) for side in sides]
+    states = list(map(_power_and_clock, sides))
+    has_peaks, has_costs = any(peak.value for peak in peaks), _have_costs(sides)
+    has_mfu = any(side.metrics["mfu"].value is not None for side in sides)
+    rows: list[TableRow] = []
+    for side, title, peak, state in zip(sides, titles, peaks, states, strict=True):
+        basis = basis_of(side)
+        row: dict[str, TableCell | str | None] = {"Side": side.label}
+        if len(set(titles)) > 1:
+            row["Model"] = title
+        row |= (_samples if by_samples else _tokens)(side, basis)
+        row["Step time"] = _estimate(side.step_time_seconds, step_time, side, "avg_step_time_seconds", basis)
+        if has_peaks:
+            row["Peak memory"] = peak
+        if has_mfu:
+            row["MFU"] = efficiency.explained_cell(side.metrics["mfu"])
+        if any(states):
+            row["Power; clock"] = state
+        if has_costs:
+            row[COST_TITLE] = _cost(side)
+        if named:
+            row["GPUs"] = quantities.count(side.result.training_config.num_gpus)
+        else:
+            row["Device"] = formatting.device_title(side, short=short)
+        measured = side.result.performance_metrics.measured_steps
+        rows.append({**row, "Runs × steps": TableCell(text=_runs(side), value=measured)})
     words = ("Side", "Model", "Device", "Power; clock")
-    notes = (_unlike_memory(sides), _listed_price(sides) if has_costs else None)
-    return table_of("results", "Results", sides, columns, words=words, note=" ".join(filter(None, notes)) or None)
+    notes = (None if kinds else _unlike_memory(sides), _listed_price(sides) if has_costs else None)
+    return table_of("results", "Results", rows, words=words, note=" ".join(filter(None, notes)) or None)
 
 
 def _have_costs(sides: Sequence[Side]) -> bool:
@@ -195,42 +184,42 @@ def _listed_price(sides: Sequence[Side]) -> str | None:
     return f"A GPU-hour costs {amounts} ({known[0].remark}); --price states another."
 
 
-_TOKENS: SideColumns = {
-    "tokens/s/GPU": lambda side: _estimate(
-        side.tokens_per_second_per_gpu, quantities.rate, side, "tokens_per_second_per_gpu"
-    ),
-    "tokens/s": lambda side: figure_cell(
-        side.tokens_per_second.value,
-        quantities.rate,
-        basis_of(side),
-        formula_lines(side, "performance_metrics", "tokens_per_second"),
-    ),
-}
-_SAMPLES: SideColumns = {
-    title: lambda side, name=name: figure_cell(  # type: ignore[misc]
-        getattr(side.result.performance_metrics, name),
-        quantities.rate,
-        basis_of(side),
-        formula_lines(side, "performance_metrics", name),
-    )
-    for title, name in (("samples/s/GPU", "samples_per_second_per_gpu"), ("samples/s", "samples_per_second"))
-}
+def _tokens(side: Side, basis: str) -> dict[str, TableCell]:
+    main, of_all = side.tokens_per_second_per_gpu, side.tokens_per_second.value
+    terms = formula_lines(side, "performance_metrics", "tokens_per_second")
+    return {
+        "tokens/s/GPU": _estimate(main, quantities.rate, side, "tokens_per_second_per_gpu", basis),
+        "tokens/s": figure_cell(of_all, quantities.rate, basis, terms),
+    }
+
+
+def _samples(side: Side, basis: str) -> dict[str, TableCell]:
+    names = {"samples/s/GPU": "samples_per_second_per_gpu", "samples/s": "samples_per_second"}
+    return {title: _performance(side, name, quantities.rate, basis) for title, name in names.items()}
+
+
+def _performance(side: Side, field: str, form: quantities.Form, basis: str) -> TableCell:
+    terms = formula_lines(side, "performance_metrics", field)
+    return figure_cell(getattr(side.result.performance_metrics, field), form, basis, terms)
 
 
 def verdicts(pairs: Sequence[Pair]) -> Table:
     """Return one row per pair, best first within a model: the ratio to its baseline and its verdict."""
-    columns: dict[str, Callable[[Pair], TableCell]] = {
-        "Model": lambda pair: text_cell(formatting.model_title(pair.candidate.result.model)),
-        "Candidate": lambda pair: text_cell(pair.candidate.label),
-        "Baseline": lambda pair: text_cell(pair.baseline.label),
-        "Ratio": _ratio,
-        "Interval": _interval,
-        "Verdict": lambda pair: text_cell(formatting.verdict_text(pair)),
-        "Level": lambda pair: text_cell(pair.fairness.title),
-    }
+    rows: list[TableRow] = [
+        {
+            "Model": formatting.model_title(pair.candidate.result.model),
+            "Candidate": pair.candidate.label,
+            "Baseline": pair.baseline.label,
+            "Ratio": _ratio(pair),
+            "Interval": _interval(pair),
+            "Verdict": formatting.verdict_text(pair),
+            "Level": pair.fairness.title,
+        }
+        for pair in ranked(pairs)
+    ]
     words = ("Model", "Candidate", "Baseline", "Verdict", "Level")
     note = " ".join(filter(None, (_ratio_note(pairs), family_note(pairs))))
-    return table_of("verdicts", "Verdicts", ranked(pairs), columns, words=words, note=note)
+    return table_of("verdicts", "Verdicts", rows, words=words, note=note)
 
 
 def _ratio(pair: Pair) -> TableCell:
@@ -299,61 +288,37 @@ def fairness(pair: Pair) -> Table:
     )
 
 
-def no_pair_sentence(sides: Sequence[Side]) -> str:
-    """Return the sentence for models of which no two sides are compared."""
-    if len({side.model for side in sides}) == len(sides):
-        only = "One side only" if len(sides) == 1 else "One side of each model"
-        return f"{only}: nothing to compare it with yet."
-    return "None of these sides is compared: the baseline that was named is none of them, or all of them."
-
-
-def own_device_sentence(pair: Pair) -> str | None:
-    """Return a sentence on how well each side used its own device, for sides that did other work; None if unknown.
-
-    None also if the sides can be compared, or if a figure is impossible.
-    """
-    if pair.fairness.level.comparable or pair.fairness.errors:
-        return None
-    clauses = []
-    for side in (pair.baseline, pair.candidate):
-        rate, mfu = side.metrics["model_tflops_per_gpu"], side.metrics["mfu"]
-        if rate.value is not None:
-            share = f", {quantities.percent(mfu.value)} of its own peak ({mfu.remark})" if mfu.value is not None else ""
-            clauses.append(f"{side.label} {quantities.rate(rate.value)} model TFLOP/s per GPU{share}")
-    return f"Each side on its own device: {'; '.join(clauses)}" if clauses else None
-
-
-class _SideRun(NamedTuple):
-    side: Side
-    run: Run
-
-
 def runs_table(comparison: Comparison) -> Table:
     """Return one row per run of every side."""
-    every = [_SideRun(side, run) for side in comparison.sides for run in side.result.runs]
-    of_runs = {id(side): _terms_of_runs(side) for side in comparison.sides}
-
-    def figure(row: _SideRun, field: str, form: quantities.Form) -> TableCell:
-        terms = of_runs[id(row.side)].get((row.run.index, field), ())
-        return figure_cell(getattr(row.run, field), form, basis_of(row.side), terms)
-
+    every = [(side, run) for side in comparison.sides for run in side.result.runs]
+    of_sides = {id(side): (basis_of(side), _terms_of_runs(side)) for side in comparison.sides}
     step_time = quantities.seconds_together(run.avg_step_time_seconds for _, run in every)
-    columns: dict[str, Callable[[_SideRun], TableCell]] = {
-        "Side": lambda row: text_cell(row.side.label),
-        "Run": lambda row: TableCell(text=str(row.run.index + 1), value=row.run.index + 1),
-        "Started": lambda row: text_cell(quantities.moment(row.run.started_at)),
-        "Host": lambda row: text_cell(row.run.host),
-        "Steps": lambda row: figure_cell(row.run.measured_steps, quantities.count),
-        "Warm-up": lambda row: figure_cell(row.run.warmup_steps_dropped, quantities.count),
-        "Step time": lambda row: figure(row, "avg_step_time_seconds", step_time),
-        "tokens/s/GPU": lambda row: figure(row, "tokens_per_second_per_gpu", quantities.rate),
-        "Final loss": lambda row: figure_cell(row.run.final_loss, quantities.loss),
-        "Ended": lambda row: text_cell("complete" if row.run.complete else row.run.ended_by or "incomplete"),
-    }
+    rows: list[TableRow] = []
+    for side, run in every[:MOST_RUNS]:
+        basis, terms = of_sides[id(side)]
+        of_time, of_rate = (terms.get((run.index, field), ()) for field in _OF_RUNS)
+        rows.append(
+            {
+                "Side": side.label,
+                "Run": TableCell(text=str(run.index + 1), value=run.index + 1),
+                "Started": quantities.moment(run.started_at),
+                "Host": run.host,
+                "Steps": figure_cell(run.measured_steps, quantities.count),
+                "Warm-up": figure_cell(run.warmup_steps_dropped, quantities.count),
+                "Step time": figure_cell(run.avg_step_time_seconds, step_time, basis, of_time),
+                "tokens/s/GPU": figure_cell(run.tokens_per_second_per_gpu, quantities.rate, basis, of_rate),
+                "Final loss": figure_cell(run.final_loss, quantities.loss),
+                "Ended": "complete" if run.complete else run.ended_by or "incomplete",
+            }
+        )
     words = ("Side", "Started", "Host", "Ended")
     more = f"The first {MOST_RUNS} of {len(every)} runs; the files of the sides contain all."
     note = more if len(every) > MOST_RUNS else None
-    return table_of("runs", "Runs", every[:MOST_RUNS], columns, words=words, note=note)
+    return table_of("runs", "Runs", rows, words=words, note=note)
+
+
+_OF_RUNS = ("avg_step_time_seconds", "tokens_per_second_per_gpu")
+"""Figures of a run whose terms the table of runs has."""
 
 
 def _terms_of_runs(side: Side) -> dict[tuple[int, str], tuple[str, ...]]:
@@ -364,27 +329,27 @@ def _terms_of_runs(side: Side) -> dict[tuple[int, str], tuple[str, ...]]:
         (index, field): (f"= {term.formula}", f"= {term.put_in}")
         for index, of_run in islice(terms_of_runs(side.result), MOST_RUNS)
         for field, term in of_run.items()
+        if field in _OF_RUNS
     }
 
 
 def analysis(comparison: Comparison) -> Table:
     """Return the table of the data of the estimates, and of the runs that would make them precise."""
-    level = next((quantities.confidence_level(_main_estimate(side).confidence) for side in comparison.sides), "")
-    columns: SideColumns = {
-        "Side": lambda side: text_cell(side.label),
-        "Interval from": lambda side: text_cell(_main_estimate(side).rests_on),
-        f"{level} interval": lambda side: text_cell(_plus_minus(_main_estimate(side))),
-        "Runs for ±1 %": lambda side: _runs_needed(_main_estimate(side)),
-        "CV of step time": lambda side: figure_cell(
-            side.result.performance_metrics.cv_step_time,
-            quantities.percent,
-            basis_of(side),
-            formula_lines(side, "performance_metrics", "cv_step_time"),
-        ),
-        "Rates from": lambda side: text_cell(_BASES.get(side.result.performance_metrics.basis or "")),
-    }
+    mains = list(map(_main_estimate, comparison.sides))
+    level = next((quantities.confidence_level(main.confidence) for main in mains), "")
+    rows: list[TableRow] = [
+        {
+            "Side": side.label,
+            "Interval from": main.rests_on,
+            f"{level} interval": _plus_minus(main),
+            "Runs for ±1 %": _runs_needed(main),
+            "CV of step time": _performance(side, "cv_step_time", quantities.percent, basis_of(side)),
+            "Rates from": _BASES.get(side.result.performance_metrics.basis or ""),
+        }
+        for side, main in zip(comparison.sides, mains, strict=True)
+    ]
     words = ("Side", "Interval from", "Rates from")
-    return table_of("analysis", "Detailed analysis", comparison.sides, columns, words=words)
+    return table_of("analysis", "Detailed analysis", rows, words=words)
 
 
 def _main_estimate(side: Side) -> Estimate:

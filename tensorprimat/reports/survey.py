@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from tensorprimat.core import quantities
-from tensorprimat.core.profile import Profile, ProfiledCollective, ratio
+from tensorprimat.core.profile import Profile, ratio
 from tensorprimat.core.result import Result
 from tensorprimat.core.survey import Survey, SurveyedFile
 from tensorprimat.core.units import GB
 from tensorprimat.reports import console, harmless, markdown
-from tensorprimat.reports.tables import Table, TableCell, csv_of, figure_cell, headed, table_of, text_cell
+from tensorprimat.reports.tables import Table, TableCell, TableRow, csv_of, figure_cell, headed, table_of, text_cell
 from tensorprimat.system.safe_text import one_line
 
 MOST_PROBLEMS = 50  # lines of a screen; --json has them all
@@ -170,29 +170,25 @@ def _show_warnings(screen: Console, found: Sequence[SurveyedFile]) -> None:
 
 def _table(findings: Sequence[SurveyedFile], folder: Path = Path()) -> Table:
     """Return a row for each result. folder: the paths are relative to it."""
-    titles = ("File", "Format", "Model", "Precision", "GPU", "Steps", "tokens/s/GPU", "Warnings")
-    return Table(
-        key="files",
-        title="Files",
-        columns=headed(titles, words=titles[:5]),
-        rows=tuple(_row(finding, finding.result, folder) for finding in findings if finding.result is not None),
-    )
+    results = [(finding, finding.result) for finding in findings if finding.result is not None]
+    words = ("File", "Format", "Model", "Precision", "GPU")
+    return table_of("files", "Files", [_row(finding, result, folder) for finding, result in results], words=words)
 
 
-def _row(finding: SurveyedFile, result: Result, folder: Path) -> tuple[TableCell, ...]:
+def _row(finding: SurveyedFile, result: Result, folder: Path) -> TableRow:
     config, performance = result.training_config, result.performance_metrics
     from_path = result.provenance.named_by_path
     gpus = f"{config.num_gpus} × " if config.num_gpus and result.gpu_info.device_name else ""
-    return (
-        text_cell(str(_inside(folder, finding.path))),
-        text_cell(finding.format if result.complete else f"{finding.format}, incomplete"),
-        text_cell(_marked(result.model.name, "model.name" in from_path)),
-        text_cell(_marked(config.precision, "precision" in from_path)),
-        text_cell(f"{gpus}{result.gpu_info.device_name}" if result.gpu_info.device_name else None),
-        figure_cell(performance.total_steps, quantities.count),
-        figure_cell(performance.tokens_per_second_per_gpu, quantities.rate),
-        figure_cell(len(result.warnings), quantities.count),
-    )
+    return {
+        "File": str(_inside(folder, finding.path)),
+        "Format": finding.format if result.complete else f"{finding.format}, incomplete",
+        "Model": _marked(result.model.name, "model.name" in from_path),
+        "Precision": _marked(config.precision, "precision" in from_path),
+        "GPU": f"{gpus}{result.gpu_info.device_name}" if result.gpu_info.device_name else None,
+        "Steps": figure_cell(performance.total_steps, quantities.count),
+        "tokens/s/GPU": figure_cell(performance.tokens_per_second_per_gpu, quantities.rate),
+        "Warnings": figure_cell(len(result.warnings), quantities.count),
+    }
 
 
 def _marked(name: str | None, from_path: bool) -> str | None:
@@ -248,18 +244,20 @@ def _time_and_share(seconds: float | None, share: float | None) -> TableCell:
 
 
 def _collectives(finding: SurveyedFile, shown: Profile) -> Table:
-    columns: dict[str, Callable[[ProfiledCollective], TableCell]] = {
-        "Collective": lambda row: text_cell(row.name),
-        "Type": lambda row: text_cell(row.dtype),
-        "GPUs": lambda row: figure_cell(row.group_size, quantities.count),
-        "Message": lambda row: figure_cell(row.message_bytes, lambda value: quantities.gigabytes(_giga(value))),
-        "Count": lambda row: figure_cell(row.count, quantities.count),
-        "Mean time": lambda row: figure_cell(row.mean_seconds, quantities.seconds),
-        "Bus GB/s": lambda row: figure_cell(row.bus_bytes_per_second, lambda value: quantities.rate(_giga(value))),
-    }
-    title, rows = f"Collectives of {finding.path}", shown.collectives
-    more = _not_shown(len(rows) - MOST_PARTS, "collectives")
-    return table_of("collectives", title, rows[:MOST_PARTS], columns, words=("Collective", "Type"), note=more)
+    rows: list[TableRow] = [
+        {
+            "Collective": row.name,
+            "Type": row.dtype,
+            "GPUs": figure_cell(row.group_size, quantities.count),
+            "Message": figure_cell(row.message_bytes, lambda value: quantities.gigabytes(_giga(value))),
+            "Count": figure_cell(row.count, quantities.count),
+            "Mean time": figure_cell(row.mean_seconds, quantities.seconds),
+            "Bus GB/s": figure_cell(row.bus_bytes_per_second, lambda value: quantities.rate(_giga(value))),
+        }
+        for row in shown.collectives[:MOST_PARTS]
+    ]
+    more = _not_shown(len(shown.collectives) - MOST_PARTS, "collectives")
+    return table_of("collectives", f"Collectives of {finding.path}", rows, words=("Collective", "Type"), note=more)
 
 
 def _giga(value: float | None) -> float | None:

@@ -10,14 +10,13 @@ import csv
 import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from tensorprimat.analysis.records import Side
 from tensorprimat.core.quantities import UNMEASURED
 from tensorprimat.system.safe_text import csv_cell
 
 TableValue = float | int | str | None
-TableRecord = TypeVar("TableRecord")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +30,10 @@ class TableCell:
     """Origin of a figure as text; shown on demand."""
     terms: tuple[str, ...] = ()
     """Formula of the figure and the formula with its numbers, a line each; shown with the source."""
+
+
+TableRow = Mapping[str, TableCell | str | None]
+"""Heading → the cell, or its words; None where nothing is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,17 +84,16 @@ def headed(titles: Iterable[str], *, words: Collection[str] = ()) -> tuple[Colum
 def table_of(
     key: str,
     title: str,
-    records: Iterable[TableRecord],
-    columns: Mapping[str, Callable[[TableRecord], TableCell]],
+    rows: Sequence[TableRow],
     *,
     words: Collection[str] = (),
     note: str | None = None,
     remarks: tuple[str, ...] = (),
 ) -> Table:
-    """Return a table with a row for each record. columns: title → cell of a record; words: as in `headed`."""
-    rows = tuple(tuple(cell(record) for cell in columns.values()) for record in records)
-    columns_ = headed(columns, words=words)
-    return Table(key=key, title=title, columns=columns_, rows=rows, note=note, remarks=remarks)
+    """Return a table. rows: all with the same headings; words: as in `headed`."""
+    cells = (tuple(cell if isinstance(cell, TableCell) else text_cell(cell) for cell in row.values()) for row in rows)
+    columns = headed(rows[0] if rows else (), words=words)
+    return Table(key=key, title=title, columns=columns, rows=tuple(cells), note=note, remarks=remarks)
 
 
 def csv_of(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

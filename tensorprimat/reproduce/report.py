@@ -13,7 +13,7 @@ from tensorprimat.mlperf.report import as_document, configured_note, derived_not
 from tensorprimat.mlperf.report import row as entry_row
 from tensorprimat.mlperf.score import Scored
 from tensorprimat.reports.console import paragraph, safe, table
-from tensorprimat.reports.tables import TableCell, table_of, text_cell
+from tensorprimat.reports.tables import table_of
 from tensorprimat.reproduce.published import Baseline
 from tensorprimat.reproduce.record import STATES, KnownCost, Reproduction, SettingLine, SpeedGap
 from tensorprimat.system.safe_text import one_line
@@ -38,14 +38,17 @@ def show(found: Reproduction, console: Console) -> None:
         say(f"The source also says: {row.note}", console)
     say(gap_sentence(found), console)
     different = found.of_state("different")
-    columns: dict[str, Callable[[SettingLine], TableCell]] = {
-        "setting": lambda line: text_cell(line.label),
-        "published": lambda line: text_cell(line.published),
-        "yours": lambda line: text_cell(line.yours),
-        "speed, yours / published": lambda line: text_cell(cost_text(line.cost)),
-    }
+    rows = [
+        {
+            "setting": line.label,
+            "published": line.published,
+            "yours": line.yours,
+            "speed, yours / published": cost_text(line.cost),
+        }
+        for line in different
+    ]
     if different:
-        content = table_of("differences", "Differences", different, columns, words=tuple(columns))
+        content = table_of("differences", "Differences", rows, words=tuple(rows[0]))
         console.print("", table(content), "", sep="\n")
         if sources := list(dict.fromkeys(name for line in different if line.cost for name in line.cost.sources)):
             say(f"Speeds from published pairs that differ in this setting alone: {'; '.join(sources)}", console)

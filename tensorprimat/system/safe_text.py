@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 LONGEST_TEXT = 500  # characters; nothing that names a device, a model or a file needs more
@@ -87,6 +88,11 @@ def markdown(text: object, *, longest: int = LONGEST_TEXT) -> str:
     line = _MARKDOWN_BLOCK.sub(r"\1\\\2", line)
     line = line.replace("://", r"\://").replace("www.", r"www\.")
     return _MARKDOWN_REFERENCE.sub("\\1&#8203;", line)
+
+
+def markdown_cells(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Return the texts of a table's rows, each as `markdown` escapes it."""
+    return [[markdown(text) for text in row] for row in rows]
 
 
 def page_text(value: Any, longest: int = LONGEST_TEXT) -> Any:

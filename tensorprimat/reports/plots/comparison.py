@@ -143,7 +143,7 @@ def losses(comparison: Comparison, formats: Sequence[str] = ("png", "svg")) -> d
 
     Raises MissingPackageError where matplotlib is not installed.
     """
-    parts = [part for part in comparison.by_model() if any(map(panels.logged, part.sides))]
+    parts = [part for part in comparison.by_model if any(map(panels.logged, part.sides))]
     if not parts:
         return {}
 
