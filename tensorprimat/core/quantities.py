@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from typing import Any
 
 from tensorprimat.core.units import DAYS_PER_YEAR, GB, GIGA, SECONDS_PER_DAY, SECONDS_PER_HOUR
 
@@ -392,6 +393,23 @@ def rounded(value: float | None, digits: int = 6) -> float | None:
     (0.333333, None)
     """
     return None if value is None or not math.isfinite(value) else to_digits(value, digits)
+
+
+def rounded_each(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document for JSON, in any depth, with every float `rounded`.
+
+    >>> rounded_each({"a": [1 / 3, 2, math.nan], "b": "c"})
+    {'a': [0.333333, 2, None], 'b': 'c'}
+    """
+
+    def of(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: of(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return list(map(of, value))
+        return rounded(value) if isinstance(value, float) else value
+
+    return {name: of(value) for name, value in document.items()}
 
 
 def rounded_interval(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -80,6 +81,7 @@ _UNITS = {
 """Ending of a field's name → unit."""
 
 
+@cache
 def unit_of(field: str) -> str:
     """Return the unit of a figure or of a column of steps by its name; "" for a loss and a target, which have none.
 

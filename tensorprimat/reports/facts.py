@@ -6,7 +6,7 @@ One row per fact, one column per side; a fact that no side knows is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +16,45 @@ from tensorprimat.core import quantities, settings
 from tensorprimat.core.figures import STEP_FIGURES, Definition
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting
-from tensorprimat.reports.tables import SideRow, Table, side_by_side
+from tensorprimat.reports.tables import UNKNOWN, Table, TableCell, headed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideRow:
+    """One row of a table with one column per side."""
+
+    label: str
+    read: Callable[[Side], Any]
+    """The value of a side, None where unknown."""
+    form: Callable[[Any], str] = str
+    source: Callable[[Side], str | None] = lambda side: None  # noqa: ARG005  # most facts need no more than their file
+    terms: Callable[[Side], tuple[str, ...]] = lambda side: ()  # noqa: ARG005  # only figures have a formula
+
+
+def side_by_side(
+    key: str, title: str, facts: Sequence[SideRow], sides: Sequence[Side], *, numeric: bool, note: str | None = None
+) -> Table:
+    """Return facts as rows, sides as columns; a fact that no side knows is left out. numeric: columns of figures."""
+    rows: list[tuple[TableCell, ...]] = []
+    sources: dict[Callable[[Side], str | None], list[str | None]] = {}  # several facts share one
+    for fact in facts:
+        values = [fact.read(side) for side in sides]
+        if all(value is None for value in values):
+            continue
+        if fact.source not in sources:
+            sources[fact.source] = list(map(fact.source, sides))
+        cells = [TableCell(text=fact.label, value=fact.label)]
+        for side, value, source in zip(sides, values, sources[fact.source], strict=True):
+            if value is None:
+                cells.append(UNKNOWN)
+                continue
+            text, is_number = fact.form(value), isinstance(value, int | float) and not isinstance(value, bool)
+            cell = TableCell(text=text, value=value if is_number else text, source=source, terms=fact.terms(side))
+            cells.append(cell)
+        rows.append(tuple(cells))
+    labels = [side.label for side in sides]
+    columns = headed(("", *labels), words=("",) if numeric else ("", *labels))
+    return Table(key=key, title=title, columns=columns, rows=tuple(rows), note=note, sortable=False)
 
 
 def peak_memory(side: Side, kind: str) -> float | None:
@@ -134,13 +172,13 @@ def _steps(section: str, record: str, of: str | Callable[[Side], str] = "") -> t
 
     def row(figure: Definition) -> SideRow:
         def source(side: Side) -> str:
-            return of(side) if callable(of) else source_of_figure(side, section, figure.name, of or figure.formula)
+            return source_of_figure(side, section, figure.name, of or figure.formula)  # type: ignore[arg-type]
 
         return SideRow(
             label=figure.title,
             read=lambda side: getattr(attrgetter(record)(side.result), figure.name, None),
             form=figure.form,
-            source=source,
+            source=of if callable(of) else source,
             terms=lambda side: formula_lines(side, section, figure.name),
         )
 

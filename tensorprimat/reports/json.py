@@ -11,7 +11,6 @@ is null and `verdict` is the one that all pairs share, or null. `pairs` always h
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -19,7 +18,7 @@ from tensorprimat.analysis.economics import Return, weigh
 from tensorprimat.analysis.explanations import origins
 from tensorprimat.analysis.records import Comparison, Estimate, Fairness, Pair, PublishedComparison, Ratio, Side
 from tensorprimat.core.figures import Figure, Input
-from tensorprimat.core.quantities import rounded_interval, to_digits
+from tensorprimat.core.quantities import rounded, rounded_each, rounded_interval
 from tensorprimat.core.terms import unit_of
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import efficiency, formatting, notices
@@ -92,7 +91,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "headline": str(formatting.headline(pair)),
         "fairness": _fairness(pair.fairness),
         "ratio": ratio,
-        "losses": None if pair.losses is None else {key: _finite(value) for key, value in asdict(pair.losses).items()},
+        "losses": None if pair.losses is None else rounded_each(asdict(pair.losses)),
     }
 
 
@@ -118,7 +117,7 @@ def _ratio(ratio: Ratio | None) -> dict[str, Any] | None:
         "metric": ratio.metric,
         **_estimate(ratio.estimate),
         "verdict": ratio.verdict,
-        "task": None if ratio.task is None else {key: _finite(value) for key, value in asdict(ratio.task).items()},
+        "task": None if ratio.task is None else rounded_each(asdict(ratio.task)),
         "assumption": ratio.assumption,
         "sensitivity": ratio.sensitivity,
         "scope": ratio.scope,
@@ -133,13 +132,13 @@ def _estimate(estimate: Estimate) -> dict[str, Any]:
     names = [field.name for field in fields(estimate) if field.name not in _NOT_OF_JSON]
     ends = rounded_interval(estimate.value, estimate.low, estimate.high, _DIGITS)
     figures = dict(zip(("value", "low", "high"), ends, strict=True))
-    return {name: _finite(getattr(estimate, name)) for name in names} | figures
+    return rounded_each({name: getattr(estimate, name) for name in names}) | figures
 
 
 def _estimate_of(side: Side, estimate: Estimate, field: str) -> dict[str, Any]:
     """Return the estimate of a figure with its terms."""
     figure = side.figures.get("performance_metrics", {}).get(field)
-    return {**_estimate(estimate), **_terms(figure)}
+    return {**_estimate(estimate), **rounded_each(_terms(figure))}
 
 
 def _terms(figure: Figure | None) -> dict[str, Any]:
@@ -150,20 +149,21 @@ def _terms(figure: Figure | None) -> dict[str, Any]:
     return {
         "formula": figure and figure.own_formula,
         "numbers": figure and figure.put_in,
-        "inputs": [{"name": i.name, "value": _finite(i.value), "unit": i.unit} for i in inputs],
+        "inputs": [{"name": i.name, "value": i.value, "unit": i.unit} for i in inputs],
         "origin": figure and figure.origin,
     }
 
 
 def _figures(side: Side) -> dict[str, Any]:
     """Return every figure of the result with unit, terms and origin, by section and field of the result file."""
-    return {
+    figures = {
         section: {
-            field: {"value": _finite(figure.value), "unit": unit_of(field), **_terms(figure)}
+            field: {"value": figure.value, "unit": unit_of(field), **_terms(figure)}
             for field, figure in of_section.items()
         }
         for section, of_section in side.figures.items()
     }
+    return rounded_each(figures)
 
 
 def _published(row: PublishedComparison) -> dict[str, Any]:
@@ -172,16 +172,10 @@ def _published(row: PublishedComparison) -> dict[str, Any]:
         "measured_here": [
             {"label": one.label, "fairness": one.fairness.verdict, "sentence": one.fairness.sentence,
              "differences": [asdict(difference) for difference in one.fairness.differences],
-             "ratio": _finite(one.ratio)}
+             "ratio": rounded(one.ratio)}
             for one in row.against
         ],
     }  # fmt: skip
-
-
-def _finite(value: Any) -> Any:
-    if not isinstance(value, float):
-        return value
-    return to_digits(value, _DIGITS) if math.isfinite(value) else None
 
 
 def _side(side: Side) -> dict[str, Any]:
@@ -203,15 +197,17 @@ def _side(side: Side) -> dict[str, Any]:
         "tokens_per_second": _estimate_of(side, side.tokens_per_second, "tokens_per_second"),
         "tokens_per_second_per_gpu": _estimate_of(side, side.tokens_per_second_per_gpu, "tokens_per_second_per_gpu"),
         "memory_metrics": None if result.memory_metrics is None else result.memory_metrics.model_dump(mode="json"),
-        "efficiency": {
-            name: {key: _finite(getattr(metrics[name], key)) for key in ("value", "remark", "because")}
-            for name in efficiency.SHORT
-        },
+        "efficiency": rounded_each(
+            {name: {key: getattr(metrics[name], key) for key in _OF_A_METRIC} for name in efficiency.SHORT}
+        ),
         "host_memory_peak_gb": result.host_memory_peak_gb,
         "figures": _figures(side),
         "origins": origins(result),
         "warnings": list(result.warnings),
     }
+
+
+_OF_A_METRIC = ("value", "remark", "because")
 
 
 def _metrics_of(side: Side) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprimat.analysis.records import Side
 from tensorprimat.core.quantities import UNMEASURED
 from tensorprimat.system.safe_text import csv_cell
 
@@ -59,9 +58,12 @@ class Table:
     """True if the rows are of one kind, so that they can be sorted."""
 
 
+UNKNOWN = TableCell(text=UNMEASURED)
+
+
 def text_cell(value: str | None) -> TableCell:
     """Return a cell of words."""
-    return TableCell(text=UNMEASURED if value is None else value, value=value)
+    return UNKNOWN if value is None else TableCell(text=value, value=value)
 
 
 def figure_cell(
@@ -91,7 +93,7 @@ def table_of(
     remarks: tuple[str, ...] = (),
 ) -> Table:
     """Return a table. rows: all with the same headings; words: as in `headed`."""
-    cells = (tuple(cell if isinstance(cell, TableCell) else text_cell(cell) for cell in row.values()) for row in rows)
+    cells = [tuple(cell if isinstance(cell, TableCell) else text_cell(cell) for cell in row.values()) for row in rows]
     columns = headed(rows[0] if rows else (), words=words)
     return Table(key=key, title=title, columns=columns, rows=tuple(cells), note=note, remarks=remarks)
 
@@ -103,41 +105,3 @@ def csv_of(titles: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     for row in (titles, *rows):
         writer.writerow([csv_cell(value) if isinstance(value, str) else value for value in row])
     return buffer.getvalue()
-
-
-@dataclass(frozen=True, kw_only=True)
-class SideRow:
-    """One row of a table with one column per side."""
-
-    label: str
-    read: Callable[[Side], Any]
-    """The value of a side, None where unknown."""
-    form: Callable[[Any], str] = str
-    source: Callable[[Side], str | None] = lambda side: None  # noqa: ARG005  # most facts need no more than their file
-    terms: Callable[[Side], tuple[str, ...]] = lambda side: ()  # noqa: ARG005  # only figures have a formula
-
-
-def side_by_side(
-    key: str, title: str, facts: Sequence[SideRow], sides: Sequence[Side], *, numeric: bool, note: str | None = None
-) -> Table:
-    """Return facts as rows, sides as columns; a fact that no side knows is left out. numeric: columns of figures."""
-    rows = []
-    for fact in facts:
-        values = [fact.read(side) for side in sides]
-        if all(value is None for value in values):
-            continue
-        cells = [
-            text_cell(None)
-            if value is None
-            else TableCell(
-                text=fact.form(value),
-                value=value if isinstance(value, int | float) and not isinstance(value, bool) else fact.form(value),
-                source=fact.source(side),
-                terms=fact.terms(side),
-            )
-            for side, value in zip(sides, values, strict=True)
-        ]
-        rows.append((text_cell(fact.label), *cells))
-    labels = [side.label for side in sides]
-    columns = headed(("", *labels), words=("",) if numeric else ("", *labels))
-    return Table(key=key, title=title, columns=columns, rows=tuple(rows), note=note, sortable=False)

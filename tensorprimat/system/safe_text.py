@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 LONGEST_TEXT = 500  # characters; nothing that names a device, a model or a file needs more
@@ -95,6 +96,7 @@ def markdown_cells(rows: Iterable[Sequence[str]]) -> list[list[str]]:
     return [[markdown(text) for text in row] for row in rows]
 
 
+@lru_cache(maxsize=2**12, typed=True)  # a page repeats its labels, headings and dashes
 def page_text(value: Any, longest: int = LONGEST_TEXT) -> Any:
     """Return a text for jinja2 to escape, with a number and its % kept together; markup and other values as they are.
 
