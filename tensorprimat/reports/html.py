@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 import numpy as np
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Comparison, Pair, Side
@@ -28,7 +28,7 @@ from tensorprimat.reports.bars import Bar, BarStyle, Panel, all_comparable, look
 from tensorprimat.reports.page import Page, no_pair_sentence, page_of
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
-from tensorprimat.system.safe_text import LONGEST_NOTE, one_line, page_text
+from tensorprimat.system.safe_text import one_line, page_note, page_text
 
 _HERE = Path(__file__).parent
 SCRIPTS = ("report_plot.js", "report_sort.js", "report.js")
@@ -113,13 +113,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=page_text,
     )
-    environment.filters["note"] = _note
+    environment.filters["note"] = page_note
     return environment
-
-
-def _note(value: str) -> Markup:
-    """Return the note of a table, harmless and escaped; it may be longer than other texts."""
-    return escape(page_text(value, LONGEST_NOTE))
 
 
 def _panels(of_model: Comparison, looks: dict[str, BarStyle]) -> list[dict[str, Any]]:

@@ -108,6 +108,13 @@ def page_text(value: Any, longest: int = LONGEST_TEXT) -> Any:
     return one_line(value, longest=longest).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
+def page_note(value: str) -> Any:
+    """Return the note of a table for jinja2, harmless and escaped; it may be longer than other texts."""
+    from markupsafe import escape
+
+    return escape(page_text(value, LONGEST_NOTE))
+
+
 def csv_cell(text: object) -> str:
     """Escape a text for a CSV field that a spreadsheet will open; numbers go in as numbers, not through here.
 
