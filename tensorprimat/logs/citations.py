@@ -25,6 +25,7 @@ ROWS_KEPT = 200  # lines from the first row on: enough for a reader to find its 
 LINES_AFTER = 20_000  # searched after the first row, where the lines before it do not state the fact
 FORMAT_ROWS = 5  # rows that show a reader its format, in addition to the few lines that `of_settings` reads at a time
 CHUNK_LINES = 64
+READ_ALONE = 4  # lines that are read one by one: in halves they take as many readings or more
 END_OF_TEXT = 2**62
 MOST_HEADER_BYTES = 2**20  # before the first row; beyond, settings are looked for only on demand
 RECORDS = ("training_config", "gpu_info", "model")
@@ -94,7 +95,8 @@ def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str
     found = dict.fromkeys(from_rows, lines.first_row)
     for begin in range(0, lines.first_row, CHUNK_LINES):
         end = min(begin + CHUNK_LINES, lines.first_row)
-        if cited := known(begin, end) - found.keys():
+        cited = known(begin, end) if end - begin > READ_ALONE else facts.keys()
+        if cited := cited - found.keys():
             _place(cited, begin, end, known, found)
         if len(found) == len(facts):
             break
@@ -110,8 +112,9 @@ def _place(
     found: dict[tuple[str, str], int],
 ) -> None:
     """Find the line of each setting that one of the lines from `begin` to before `end` states."""
-    if end - begin == 1:
-        found.update(dict.fromkeys(cited - found.keys(), begin))
+    if end - begin <= READ_ALONE:
+        for line in range(begin, end):
+            found.update(dict.fromkeys((cited & known(line, line + 1)) - found.keys(), line))
         return
     middle = (begin + end) // 2
     first = cited & known(begin, middle)

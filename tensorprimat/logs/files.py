@@ -191,7 +191,12 @@ def _unpacked_spans(path: Path, spans: Sequence[tuple[int, int]], size: int) -> 
 
 def has_its_own_bytes(path: Path) -> bool:
     """Return True if byte n of the text is byte n of the file."""
-    return is_plain(path) and not first_bytes(path, len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8)
+    return _has_its_own_bytes(path, regular.file_state(path))
+
+
+@lru_cache(16)
+def _has_its_own_bytes(path: Path, state: tuple[int, ...]) -> bool:
+    return _is_plain(path, state) and not first_bytes(path, len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8)
 
 
 def _chunks_between(file: IO[bytes], start: int, stop: int, size: int) -> Iterator[bytes]:
