@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import islice
 
-from tensorprimat.audit import agreement, findings, reported, verdict
+from tensorprimat.audit import agreement, evidence, findings, reported, verdict
+from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core import user_facts
 from tensorprimat.core.errors import ContradictionError, InputError
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.provenance import LOGS, Provenance, Source
+from tensorprimat.core.provenance import LOGS, Provenance, SegmentFacts, Source
 from tensorprimat.core.result import (
     STACK_OF_PLATFORM,
     GpuInfo,
@@ -21,16 +23,17 @@ from tensorprimat.core.result import (
     Run,
     TrainingConfig,
 )
-from tensorprimat.core.steps import distinct
+from tensorprimat.core.steps import Steps, distinct
 from tensorprimat.core.summary import select_measured, summarise
 from tensorprimat.core.version import __version__
 from tensorprimat.facts import catalogue, devices
-from tensorprimat.logs import citations, clocks, failures, rounding, segments
+from tensorprimat.logs import changes, citations, clocks, failures, rounding, segments
 from tensorprimat.logs.format import Format, Reading, UserFacts
 from tensorprimat.logs.segments import Segment
 from tensorprimat.logs.text import Log
 from tensorprimat.system.digest import Digest
 
+_MOST_NAMED = 5  # segments in a warning
 UNTRUSTED = (
     "no figure of this log can be trusted; check the flags that override the log, choose another format (tprimat "
     "extract --format), or report the log's first rows"
@@ -95,7 +98,7 @@ def _result(
             path=log.name,
             remedy=f"--segment takes 1 to {trainings}, or all",
         )
-    reading = clocks.with_dates(log, segments.joined_segments(found, measured, picked=number is not None))
+    reading = clocks.with_dates(log, joined_segments(found, measured, picked=number is not None))
     if planned := failures.planned_but_missing(log, reading):
         last = int(reading.steps.column("index").max())
         ends = Notice("ends_early", "steps", last=last, planned=planned)
@@ -135,6 +138,118 @@ def _result(
         steps=user_facts.with_work(reading.steps, config),
         evidence=reading.evidence,
     )
+
+
+def joined_segments(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool = False) -> Reading:
+    """Return one reading of segments of one benchmark: the rows of all, in the order of the log, with the facts, the
+    end and the warnings of those whose rows are measured.
+
+    A warning names the others, with the settings that differ. picked: the user named the one that is measured.
+    """
+    first = measured[0]
+    if len(found) == 1:
+        return replace(first.reading, warnings=[*changes.of_speed(first.reading.steps), *first.reading.warnings])
+    in_order = sorted(measured, key=lambda segment: segment.number)
+    steps = Steps.concatenate([s.reading.steps.replace(segment=s.number - 1) for s in in_order if len(s.reading.steps)])
+    numbers = {number + 1 for selection in select_measured(steps) for number in selection.measured_segments}
+    own = [segment for segment in in_order if segment.number in numbers] or in_order
+    first = first if first in own else segments.benchmark_of(own, None)[0]
+    timed = [segment for segment in own if segment.is_timed]
+    speeds = [warning for segment in own for warning in changes.of_speed(segment.reading.steps)]
+    return replace(
+        first.reading,
+        steps=steps,
+        timestamp=own[0].reading.timestamp or first.reading.timestamp,
+        complete=own[-1].reading.complete,
+        ended_by=own[-1].reading.ended_by,
+        warnings=[
+            *_segment_warnings(found, [first, *(s for s in own if s is not first)], picked=picked),
+            *speeds,
+            *_warnings_of(own, timed),
+        ],
+        evidence=_evidence_of(in_order),
+        segments=_facts_of(found, measured),
+    )
+
+
+def _warnings_of(measured: Sequence[Segment], timed: Sequence[Segment]) -> Iterator[str]:
+    """Yield the warnings of the measured segments; one that does not hold for all of them names those of which it does.
+
+    timed: segments with a time or a rate. Warnings about the steps of the others are left out, as none of them counts.
+    """
+    found: dict[Notice, list[int]] = {}
+    for segment in measured:
+        for notice in map(Notice.of, segment.reading.warnings):
+            if not timed or segment in timed or notice.field != "steps":
+                found.setdefault(notice, []).append(segment.number)
+    for notice, numbers in found.items():
+        if len(numbers) == len(measured) or not notice.field:
+            yield notice
+        else:
+            yield notice.within(f"training{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}")
+
+
+def _evidence_of(measured: Sequence[Segment]) -> Evidence:
+    """Return the clocks of the only segment with rows; the clock of one segment does not time the rows of another."""
+    with_rows = [segment for segment in measured if len(segment.reading.steps)]
+    if len(with_rows) == 1:
+        return with_rows[0].reading.evidence
+    announced = {line: kind for segment in measured for line, kind in segment.reading.evidence.announced.items()}
+    evaluated = (segment.reading.evidence.evaluated_after for segment in measured)
+    elapsed = [segment.reading.evidence.elapsed for segment in with_rows]
+    return Evidence(
+        announced=announced, evaluated_after=frozenset[int]().union(*evaluated), elapsed=evidence.together(elapsed)
+    )
+
+
+def _facts_of(found: Sequence[Segment], measured: Sequence[Segment]) -> tuple[SegmentFacts, ...]:
+    numbers = {segment.number for segment in measured}
+    return tuple(
+        SegmentFacts(
+            number=segment.number,
+            first_line=segment.first_line,
+            last_line=segment.last_line,
+            began_by=segment.began_by or None,
+            steps=segment.steps,
+            same_benchmark=segment.number in numbers,
+            differs={name: str(other) for name, (_, other) in segments.differences(measured[0], segment).items()},
+        )
+        for segment in found
+    )
+
+
+def _segment_warnings(found: Sequence[Segment], measured: Sequence[Segment], *, picked: bool) -> Iterator[str]:
+    """Yield warnings that name the segments that are not measured, and the settings that measured ones inherit."""
+    numbers = {segment.number for segment in measured}
+    others = [segment for segment in found if segment.number not in numbers]
+    ours = "; ".join(_place(segment) for segment in sorted(measured, key=lambda segment: segment.number))
+    if others and picked:
+        yield Notice("training_picked", "segments", trainings=len(found), ours=ours)
+    elif others:
+        described = "; ".join(f"{_place(other)}, {_otherwise(measured[0], other)}" for other in others[:_MOST_NAMED])
+        more = f"; and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+        number, trainings = others[0].number, len(found)
+        yield Notice(
+            "training_chosen", "segments", trainings=trainings, ours=ours, described=described, more=more, number=number
+        )
+    if measured[0].alone:
+        yield Notice("settings_not_inherited", "segments", number=measured[0].number)
+    inheriting = [str(segment.number) for segment in measured if segment.inherits]
+    if inheriting:
+        yield Notice("settings_inherited", "segments", numbers=", ".join(inheriting))
+
+
+def _place(segment: Segment) -> str:
+    return f"number {segment.number} (lines {segment.first_line} to {segment.last_line}, {segment.steps} steps)"
+
+
+def _otherwise(one: Segment, other: Segment) -> str:
+    shared = [name for name in one.arguments if name in other.arguments]
+    printed = {name: (one.arguments[name], other.arguments[name]) for name in shared}
+    found = {name: values for name, values in printed.items() if values[0] != values[1]}
+    found |= segments.differences(one, other)
+    facts = [f"{name} {theirs} instead of {mine}" for name, (mine, theirs) in islice(found.items(), _MOST_NAMED)]
+    return "with " + ", ".join(facts) if facts else "with the same settings"
 
 
 def has_content(result: Result) -> bool:

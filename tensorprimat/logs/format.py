@@ -70,7 +70,7 @@ class Reading:
     facts: dict[str, float] = field(default_factory=dict)
     """Amounts that all rows share and no setting names; they must agree among segments of one benchmark."""
     segments: tuple[SegmentFacts, ...] = ()
-    """The trainings of the log, where it contains several; `segments.joined_segments` fills it."""
+    """The trainings of the log, where it contains several; `assemble.joined_segments` fills it."""
 
     def note_device(self, text: str) -> None:
         """Take the device that a text names, unless one is known."""

@@ -27,7 +27,7 @@ from tensorprimat.logs import changes, fields, sliding, work
 from tensorprimat.logs.clocks import date_in, timed_steps
 from tensorprimat.logs.dialects import Dialect, Number
 from tensorprimat.logs.format import Reading
-from tensorprimat.logs.progress import DrawnBar, marks_of
+from tensorprimat.logs.progress import DrawnBar, drawing_in, marks_of
 from tensorprimat.logs.text import Log
 from tensorprimat.system.failures import TRACEBACK
 
@@ -103,9 +103,7 @@ def detect(log: Log, dialect: Dialect) -> int:
             found, inside = found + marked, inside and not marked
         elif any(mark in text for mark in dialect.marks) and first.search(text):
             found += 1
-    if not found and dialect.bar_row:
-        return sum(_drawing(text, dialect) is not None for _, text in log.head())
-    return found
+    return found or (sum(drawing_in(text, dialect) is not None for _, text in log.head()) if dialect.bar_row else 0)
 
 
 def read(log: Log, dialect: Dialect) -> Reading:
@@ -119,7 +117,6 @@ def read(log: Log, dialect: Dialect) -> Reading:
     totals, samples, done = ({row.line: row.values.get(name) for row in found} for name in _TOTALS)
     steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step, done=done)
     labels = evidence.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
-    labelled = changes.level_of(labels)
     config = _configuration(dialect, seen, steps)
     lines = steps.column("line")
     batches = work.growth_to_next(evidence.at(samples, lines), evidence.at(done, lines), steps)
@@ -127,7 +124,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     config |= by_rows
     of_gpus = list(changes.of_level(changes.implied_gpus(steps), steps, "the GPUs that the rates imply"))
     divisor = changes.whole_gpus(steps) if dialect.rate_of_replicas_before else None
-    steps, divided = _per_gpu(steps, config, dialect.rate_of_replicas_before)
+    steps, divided = work.without_rate_of_replicas(steps, config, dialect.rate_of_replicas_before)
     windowed = dialect.windowed and not any("seconds" in row.values for row in found)
     steps, overlapping = sliding.without_overlap(steps) if windowed else (steps, [])
     steps = work.with_times(steps, config.get("num_gpus"))
@@ -144,7 +141,7 @@ def read(log: Log, dialect: Dialect) -> Reading:
     of_labels = changes.of_level(labels, steps, "the label tokens of a step")
     seen.begins = sorted([*seen.begins, *work.restarts(steps, totals), *of_labels, *of_gpus])
     seen.by_rows = frozenset(by_rows) | ({"num_gpus"} - seen.config.keys())
-    if labelled is not None:
+    if (labelled := changes.level_of(labels)) is not None:
         seen.facts["label_tokens_per_step"] = int(labelled)
     if divisor is not None:
         seen.facts["gpus_that_rates_imply"] = divisor
@@ -177,7 +174,7 @@ def _single_lines(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _See
                 interrupted_by = ""
                 yield row
                 continue
-        if not seen.has_rows and (drawing := _drawing(text, dialect)):
+        if not seen.has_rows and (drawing := drawing_in(text, dialect)):
             seen.drawings.append(drawing._replace(line=line, interrupted_by=interrupted_by))
             interrupted_by = ""  # text behind the bar was written later
         interrupted_by = _interruption(text, dialect) or interrupted_by
@@ -300,9 +297,8 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
             seen.config[number.means] = int(value)
     for pattern, name in dialect.words:
         if name not in seen.config and (match := re.search(pattern, text)):
-            seen.config[name] = (
-                match[1] == "true" if name == "compile" else int(match[1]) if match[1].isdecimal() else match[1]
-            )
+            word = match[1]
+            seen.config[name] = word == "true" if name == "compile" else int(word) if word.isdecimal() else word
     for number in dialect.reported:
         if number.before in text and (value := _value(text, number, dialect)):
             seen.reported[number.means] = value
@@ -326,44 +322,10 @@ def _draw(text: str, dialect: Dialect, seen: _Seen) -> None:
         seen.resumed = True
 
 
-def _drawing(text: str, dialect: Dialect) -> DrawnBar | None:
-    """Return a drawing of the bar that may time the steps, as one of line 0; None for another text."""
-    if not any(mark in text for mark in dialect.bar_marks):
-        return None
-    match = re.search(dialect.bar_row, text[:LONGEST_SETTING])
-    if match is None or not (of := _counted(match["all"])[0]):
-        return None
-    done, rounded_to = _counted(match["done"])
-    step = int(match.groupdict().get("step") or done)
-    return DrawnBar(
-        0,
-        step,
-        done,
-        of,
-        fields.clock_seconds(match["elapsed"]),
-        loss=fields.number(match["loss"]),
-        interrupted_by="",
-        rounded_to=rounded_to,
-        ended_at=date_in(text[: match.start()]),
-    )
-
-
-def _counted(text: str) -> tuple[int, int]:
-    """Return the number of steps that a bar prints, and the steps to which it rounds that number.
-
-    >>> _counted("504"), _counted("19.0"), _counted("2.99k"), _counted("120k")
-    ((504, 1), (19, 1), (2990, 10), (120000, 1000))
-    """
-    digits = text.rstrip("kM")
-    unit = {"k": 1000, "M": 1_000_000}.get(text[-1], 1)
-    return round(float(digits) * unit), max(1, unit // 10 ** len(digits.partition(".")[2]))
-
-
 def _of_bar(dialect: Dialect, seen: _Seen) -> Reading:
     """Return the steps of a log without rows, timed by its progress bar."""
     seen.timing, seen.training_config = "timestamps", _configuration(dialect, seen, seen.steps)
-    counts_steps = seen.bar_counts_steps or any(drawing.step > drawing.of for drawing in seen.drawings)
-    if not counts_steps:
+    if not (seen.bar_counts_steps or any(drawing.step > drawing.of for drawing in seen.drawings)):
         seen.warnings.append(Notice("bar_unclear", "steps"))
         return seen
     steps = fields.merged_columns(timed_steps(list(marks_of(seen.drawings))))
@@ -436,27 +398,3 @@ def _fine_enough(steps: Steps, dialect: Dialect) -> tuple[Steps, list[str]]:
     left_out = "; it is left out" if off > MOST_ROUNDING else ""
     warning = Notice("time_cut_off", "step_time", unit=cut_to, off=off, left_out=left_out)
     return steps.without("seconds") if left_out else steps, [warning]
-
-
-def _per_gpu(steps: Steps, config: dict[str, Any], corrected: tuple[int, ...]) -> tuple[Steps, list[str]]:
-    """Return the rows without a rate per GPU that is one per replica, or a warning if the number of GPUs is unknown.
-
-    If the log does not state the number, it follows from the rates. Since version `corrected`, the rate over all GPUs
-    divided by the rate per GPU is the number of GPUs. In older versions it is the number of replicas, which is
-    multiplied by the tensor- and pipeline-parallel sizes.
-    """
-    if not corrected:
-        return steps, []
-    name, divisor = "reported_tokens_per_second_per_gpu", changes.whole_gpus(steps)
-    sizes = (config.get("tensor_model_parallel_size"), config.get("pipeline_model_parallel_size"))
-    version = tuple(map(int, config["framework_version"].split("."))) if "framework_version" in config else ()
-    if divisor and version >= corrected:
-        config.setdefault("num_gpus", divisor)
-    elif divisor and all(sizes) and (version or sizes == (1, 1)):
-        config.setdefault("num_gpus", prod((divisor, *(size for size in sizes if size))))
-    gpus = config.get("num_gpus")
-    if gpus is None or not steps.has("reported_tokens_per_second"):
-        return steps, [] if version >= corrected else [work.OF_REPLICAS]
-    if divisor in (None, gpus):
-        return steps, []
-    return steps.without(name), []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tensorprimat.logs.clocks import Moment, TimeMark
+from tensorprimat.logs import fields
+from tensorprimat.logs.clocks import Moment, TimeMark, date_in
+from tensorprimat.logs.dialects import Dialect
 
+_LONGEST_BAR = 2**12  # characters
 TOO_MANY = 5.0  # times the clock that the first steps would have taken at the later pace
 
 
@@ -76,3 +80,27 @@ def marks_of(drawings: Sequence[DrawnBar]) -> Iterator[TimeMark]:
             interrupted_by=interrupted_by,
         )
         last, interrupted_by = drawn, ""
+
+
+def drawing_in(text: str, dialect: Dialect) -> DrawnBar | None:
+    """Return a drawing of the bar that may time the steps, as one of line 0; None for another text."""
+    if not any(mark in text for mark in dialect.bar_marks):
+        return None
+    match = re.search(dialect.bar_row, text[:_LONGEST_BAR])
+    if match is None or not (of := _counted(match["all"])[0]):
+        return None
+    done, rounded_to = _counted(match["done"])
+    step = int(match.groupdict().get("step") or done)
+    elapsed, loss = fields.clock_seconds(match["elapsed"]), fields.number(match["loss"])
+    return DrawnBar(0, step, done, of, elapsed, loss, "", rounded_to, date_in(text[: match.start()]))
+
+
+def _counted(text: str) -> tuple[int, int]:
+    """Return the number of steps that a bar prints, and the steps to which it rounds that number.
+
+    >>> _counted("504"), _counted("19.0"), _counted("2.99k"), _counted("120k")
+    ((504, 1), (19, 1), (2990, 10), (120000, 1000))
+    """
+    digits = text.rstrip("kM")
+    unit = {"k": 1000, "M": 1_000_000}.get(text[-1], 1)
+    return round(float(digits) * unit), max(1, unit // 10 ** len(digits.partition(".")[2]))

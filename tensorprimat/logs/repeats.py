@@ -72,16 +72,8 @@ class Repeats:
         elif len(self._ratios) >= FEWEST_TIMES:
             pace = math.expm1(median(np.array(self._ratios)))
             if abs(pace) > OTHER_PACE:
-                yield (
-                    Notice(
-                        "rows_repeated",
-                        "steps",
-                        rows=len(self._ratios),
-                        off=abs(pace),
-                        direction="longer" if pace > 0 else "less",
-                        of_one=of_one,
-                    )
-                )
+                direction, rows = "longer" if pace > 0 else "less", len(self._ratios)
+                yield Notice("rows_repeated", "steps", rows=rows, off=abs(pace), direction=direction, of_one=of_one)
 
 
 def goes_back(values: Sequence[float] | np.ndarray) -> bool:

@@ -89,9 +89,7 @@ def segment_cuts(log: Log, format: Format, whole: Reading, landmarks: Landmarks)
     rows, going_back, every_mark = landmarks
     if not len(rows):
         return []
-    certain = (
-        {place: Cut(int(rows[place]), reason) for place, reason in changes.of_work(whole.steps)} if whole.steps else {}
-    )
+    certain = {place: Cut(int(rows[place]), reason) for place, reason in changes.of_work(whole.steps)}
     certain |= {place: Cut(int(rows[place]), "the number of the step goes back") for place in going_back}
     certain |= {int(np.searchsorted(rows, line)): Cut(line, reason) for line, reason in reversed(whole.begins)}
     if format.opens:
@@ -351,15 +349,10 @@ def _marks_in(
         before = block[max(0, at - MARK_BYTES) : at]
         _, begins, prefix = before.rpartition(b"\n")
         end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may contain a hundred thousand marks
-        yield StartMark(
-            number,
-            text,
-            kinds.get(text, "own" if text in own else "row"),
-            block[at + len(text) : end if end >= 0 else at + MARK_BYTES].strip(),
-            prefixes.split(prefix.decode("utf-8", "replace"))[0].rank
-            if prefix and (begins or at < MARK_BYTES)
-            else None,
-        )
+        rest = block[at + len(text) : end if end >= 0 else at + MARK_BYTES].strip()
+        is_whole = prefix and (begins or at < MARK_BYTES)
+        rank = prefixes.split(prefix.decode("utf-8", "replace"))[0].rank if is_whole else None
+        yield StartMark(number, text, kinds.get(text, "own" if text in own else "row"), rest, rank)
 
 
 def _literals(format: Format) -> dict[bytes, str]:

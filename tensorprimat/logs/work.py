@@ -9,7 +9,8 @@ weighted by the time between them, or by the tokens that enter the loss.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import sqrt
+from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -190,3 +191,29 @@ def _falls(total: np.ndarray, steps: Steps) -> np.ndarray:
     known = np.flatnonzero(np.isfinite(total))
     fallen = (np.diff(total[known]) < 0) & (np.diff(steps.column("segment")[known]) == 0)
     return np.asarray(known[1:][fallen])
+
+
+def without_rate_of_replicas(
+    steps: Steps, config: dict[str, Any], corrected: tuple[int, ...]
+) -> tuple[Steps, list[str]]:
+    """Return the rows without a rate per GPU that is one per replica, or a warning if the number of GPUs is unknown.
+
+    If the log does not state the number, it follows from the rates. Since version `corrected`, the rate over all GPUs
+    divided by the rate per GPU is the number of GPUs. In older versions it is the number of replicas, which is
+    multiplied by the tensor- and pipeline-parallel sizes.
+    """
+    if not corrected:
+        return steps, []
+    name, divisor = _RATES[1], changes.whole_gpus(steps)
+    sizes = (config.get("tensor_model_parallel_size"), config.get("pipeline_model_parallel_size"))
+    version = tuple(map(int, config["framework_version"].split("."))) if "framework_version" in config else ()
+    if divisor and version >= corrected:
+        config.setdefault("num_gpus", divisor)
+    elif divisor and all(sizes) and (version or sizes == (1, 1)):
+        config.setdefault("num_gpus", prod((divisor, *(size for size in sizes if size))))
+    gpus = config.get("num_gpus")
+    if gpus is None or not steps.has("reported_tokens_per_second"):
+        return steps, [] if version >= corrected else [OF_REPLICAS]
+    if divisor in (None, gpus):
+        return steps, []
+    return steps.without(name), []

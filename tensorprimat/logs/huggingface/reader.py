@@ -77,8 +77,9 @@ def read(log: Log) -> Reading:
     reported, total = run.reported_by(content, span), run.trained_steps(content, span)
     _configure(reading, reported)
     evidence = run.trainer_evidence(content, span, total)
-    if dated:
-        run.count_from_first(content.rows)
+    moments = [row.moment for row in content.rows if dated and row.moment is not None]
+    for row, moment in zip(content.rows, moments, strict=False):
+        row.clock = moment.seconds - moments[0].seconds, moment.resolution / 2
     stamped = not reported and not dated and _with_stamps(log, content.rows, content.logging_steps)
     every = content.logging_steps if stamped else None
     steps = steps_of_rows(content.rows, total, run.final_epoch(content), every, reading.warnings, dated=dated)

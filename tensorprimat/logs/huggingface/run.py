@@ -8,7 +8,7 @@ were resumed and stopped early (2026-11-23).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -93,18 +93,11 @@ def count_from_start(content: Content) -> bool:
     if len(rows) < 2 or any(row.clock or row.moment is None or row.step is None for row in rows):
         return False
     end, runtime = moment_of_row(summary), fields.positive(summary.get(RUNTIME))
-    for row in rows if end is not None and runtime is not None else ():
+    for row in rows:
         if row.moment is not None and end is not None and runtime is not None:
             since = row.moment.seconds - end.seconds + runtime
             row.clock = (since, row.moment.resolution + end.resolution) if since > 0 else None
     return True
-
-
-def count_from_first(rows: Sequence[Row]) -> None:
-    """Give the rows the time since the first one, by the moments that all of them state."""
-    moments = [row.moment for row in rows if row.moment is not None]
-    for row, moment in zip(rows, moments, strict=True):
-        row.clock = moment.seconds - moments[0].seconds, moment.resolution / 2
 
 
 def with_samples(content: Content, reading: Reading) -> Steps:
@@ -114,9 +107,8 @@ def with_samples(content: Content, reading: Reading) -> Steps:
     """
     summary, steps = _summary(content), reading.steps
     samples, pace = (fields.positive(summary.get(name)) for name in (SAMPLES_RATE, "train_steps_per_second"))
-    if not samples or not pace or not steps.has("seconds"):
-        return steps
-    if steps.has("samples") or "global_batch_size" in reading.training_config:
+    is_known = steps.has("samples") or "global_batch_size" in reading.training_config
+    if not samples or not pace or not steps.has("seconds") or is_known:
         return steps
     mean = samples / pace
     off = max(half_digit_of_trainer(summary["train_steps_per_second"]), _ROUNDED_RATE / 2) / pace
@@ -199,10 +191,9 @@ def _first_and_last_reading(content: Content) -> tuple[ClockReading, ClockReadin
     if content.first_bar and content.bar:
         return ClockReading(*content.first_bar), ClockReading(*content.bar)
     readings = [ClockReading(row.step, row.clock[0]) for row in content.rows if row.step is not None and row.clock]
-    for place in range(len(readings) - 1, 0, -1):
-        if readings[place].steps < readings[place - 1].steps or readings[place].seconds < readings[place - 1].seconds:
-            readings = readings[place:]
-            break
+    grown = ((after.steps - before.steps, after.seconds - before.seconds) for before, after in pairwise(readings))
+    back = [place for place, growth in enumerate(grown, start=1) if min(growth) < 0]
+    readings = readings[back[-1] :] if back else readings
     return (readings[0], readings[-1]) if readings else (ClockReading(0, 0.0), ClockReading(0, 0.0))
 
 
@@ -315,22 +306,19 @@ def trainer_evidence(content: Content, span: Span, total: float | None) -> Evide
     timed_rows = [place for place, row in enumerate(content.rows) if row.clock is not None]
     inside = content.rows[timed_rows[0] + 1 : timed_rows[-1] + 1]  # others are start-up, or after the last row
     evaluations = sum(row.evaluation_seconds for row in inside)
-    return Evidence(
-        clocks=(
-            LogClock(
-                name=RUNTIME,
-                seconds=runtime - span.seconds,
-                steps=total,
-                after_step=before or None,
-                first=(timed[0], first[0] - span.seconds),
-                last=(timed[-1], last[0] - span.seconds),
-                spent=(("evaluation", evaluations),) if evaluations else (),
-                in_rows=True,
-                has_every_pause=True,
-                resolution=half_digit_of_trainer(summary[RUNTIME]) + first[1] + last[1],
-            ),
-        )
+    clock = LogClock(
+        name=RUNTIME,
+        seconds=runtime - span.seconds,
+        steps=total,
+        after_step=before or None,
+        first=(timed[0], first[0] - span.seconds),
+        last=(timed[-1], last[0] - span.seconds),
+        spent=(("evaluation", evaluations),) if evaluations else (),
+        in_rows=True,
+        has_every_pause=True,
+        resolution=half_digit_of_trainer(summary[RUNTIME]) + first[1] + last[1],
     )
+    return Evidence(clocks=(clock,))
 
 
 def reported_by(content: Content, span: Span) -> dict[str, Any]:
@@ -389,8 +377,11 @@ def warning_of(content: Content, span: Span, *, timed: bool) -> str | None:
     if not share:
         return Notice("resume_without_time", "samples_per_second", shown_by=span.shown_by, start=span.start)
     whole = count(_planned(content) or sum(_counted(content)) / 2)
-    near = "" if span.shown_by == "a line" else "about "
-    what = f"resumed at {near}step {span.start}" if span.start else f"stopped at step {span.end}"
+    what = (
+        f"resumed at {'about ' * (span.shown_by != 'a line')}step {span.start}"
+        if span.start
+        else f"stopped at step {span.end}"
+    )
     return Notice("resume_corrected", "samples_per_second", what=what, whole=whole, steps=span.steps)
 
 
