@@ -108,8 +108,8 @@ def refused(room, module):
 @in_each(
     "planted",
     [
-        "from tensorprimat.measure import preflight_rank", 'import_module("tensorprimat.measure.preflight_rank")',
-        'SPECS = {"tensorprimat.measure.preflight_rank": None}', 'Row(module="tensorprimat.measure.preflight_rank")',
+        "from tensorprimat.measure import watch", 'import_module("tensorprimat.measure.watch")',
+        'SPECS = {"tensorprimat.measure.watch": None}', 'Row(module="tensorprimat.measure.watch")',
         'import_module(f"tensorprimat.measure.{name}")', "if late:\n    import tensorprimat.measure",
     ],
 )  # fmt: skip
@@ -119,9 +119,7 @@ def test_an_import_upwards_is_found_in_every_form(planted):
 
 
 def test_a_module_in_a_sentence_or_a_path_is_no_import():
-    sentences = (
-        """prog = "python -m tensorprimat.measure.preflight_rank"; path = "tensorprimat/logs"; name = 'tensorprimat'"""
-    )
+    sentences = """prog = "python -m tensorprimat.measure.watch"; path = "tensorprimat/logs"; name = 'tensorprimat'"""
     assert not [module for module in imports_in(sentences) if refused("engines", module)]
 
 

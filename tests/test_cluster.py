@@ -20,7 +20,7 @@ from tensorprimat.core.errors import RunError, UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch, registry
-from tensorprimat.engines.cluster import executors, scripts, slurm, submission, submit
+from tensorprimat.engines.cluster import executors, scripts, slurm, submission
 from tensorprimat.engines.cluster.executors import Cluster
 from tensorprimat.engines.cluster.job_log import Console, Tail
 from tensorprimat.engines.nemo import engine as nemo
@@ -266,7 +266,7 @@ def test_packages_of_this_machine_do_not_matter_to_ranks_that_have_their_own(run
     sent = []
     monkeypatch.setattr(registry, "importable", lambda name: name.startswith("nemo") != (engine == "nemo"))
     without_torchao(monkeypatch)
-    monkeypatch.setattr(submit, "executor_script", lambda spec, *_, **__: sent.append(spec) or "")
+    monkeypatch.setattr(submission, "executor_script", lambda spec, *_, **__: sent.append(spec) or "")
     code, _, printed = run("--executor", *flags, *H100)
     assert (code, [one.engine for one in sent]) == (0, [engine]), printed
 
@@ -469,9 +469,9 @@ def test_ctrl_c_reports_the_outcome_of_the_job(tmp_path):
 
 def test_a_script_that_nemo_run_cannot_write_is_reported_in_one_line(monkeypatch, tmp_path):
     failed = subprocess.CompletedProcess([], 1, stdout="", stderr="noise\nkubernetes: no configuration found\n")
-    monkeypatch.setattr(submit.processes, "run_guarded", lambda *_, **__: failed)
+    monkeypatch.setattr(submission.processes, "run_guarded", lambda *_, **__: failed)
     with pytest.raises(RunError, match="--executor kubernetes: kubernetes: no configuration found"):
-        submit.executor_script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)
+        submission.executor_script(spec(), Cluster(executor="kubernetes"), module="m", folder=tmp_path)
 
 
 def test_a_spec_file_is_read_as_the_work_that_it_describes():

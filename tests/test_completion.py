@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from each import in_each
 
-from tensorprimat.cli import COMMANDS, completion, known_values, main
+from tensorprimat.cli import COMMANDS, COMPLETION_REQUEST, known_values, main
 from tensorprimat.facts import catalogue
 from tensorprimat.measure import grid
 from tensorprimat.mlperf import library as mlperf_library
@@ -23,7 +23,7 @@ PAGES = Path(__file__).parents[1] / "docs" / "reference" / "commands"
 def complete(*words, shell="bash"):
     """Return the completions of the last word, as the shell's own function requests them."""
     request = {
-        completion.REQUEST: f"complete_{shell}",
+        COMPLETION_REQUEST: f"complete_{shell}",
         "COMP_WORDS": " ".join(words),
         "COMP_CWORD": str(len(words) - 1),
         "_TYPER_COMPLETE_ARGS": " ".join(words),
@@ -45,7 +45,7 @@ def offered(monkeypatch, capsys):
     """A function that returns the completions of the last word, without a process."""
 
     def ask(*words):
-        monkeypatch.setenv(completion.REQUEST, "complete_bash")
+        monkeypatch.setenv(COMPLETION_REQUEST, "complete_bash")
         monkeypatch.setenv("COMP_WORDS", " ".join(words))
         monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
         assert main([]) == 0
@@ -191,5 +191,5 @@ def test_install_completion_writes_into_the_start_up_files_of_the_shell(tmp_path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     [script] = [path for path in tmp_path.rglob("*") if path.is_file() and "tprimat" in path.name]
-    assert completion.REQUEST in script.read_text()
+    assert COMPLETION_REQUEST in script.read_text()
     assert "tprimat" in (tmp_path / ".bashrc").read_text()

@@ -13,7 +13,7 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import prepare, registry
 from tensorprimat.engines.choice import choose_engines, looks_for_logs
-from tensorprimat.engines.cluster import executors, submit
+from tensorprimat.engines.cluster import executors, submission
 from tensorprimat.engines.modules import MODULES, memory_model
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.registry import ENGINES, log_scripts
@@ -273,7 +273,7 @@ def without_transformer_engine(monkeypatch):
     monkeypatch.setattr(registry, "importable", lambda name: name != "transformer_engine")
     monkeypatch.setattr(executors, "importable", lambda _: True)
     monkeypatch.setattr(executors.shutil, "which", lambda name: name)
-    monkeypatch.setattr(submit, "executor_script", lambda *_, **__: "")  # it runs NeMo-Run
+    monkeypatch.setattr(submission, "executor_script", lambda *_, **__: "")  # it runs NeMo-Run
 
 
 def test_no_package_of_a_gpu_is_imported_to_find_it(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 
 from tensorprimat.cli import main
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.engines.cluster import executors, submit
+from tensorprimat.engines.cluster import executors, submission
 from tensorprimat.session import preflight
 from tensorprimat.storage import preflight as records
 from tensorprimat.storage.preflight import DeviceCheck, MatrixRate, Preflight, PreflightSpec
@@ -22,7 +22,7 @@ RANK = """
 import sys
 import torch
 from tensorprimat.machine import noise
-from tensorprimat.measure import collectives, matmul, preflight, preflight_rank
+from tensorprimat.measure import collectives, matmul, preflight, watch
 
 matmul.LEAST_SECONDS, preflight.LAUNCHES, collectives.COLLECTIVE_SIZES = 1e-4, 10, {"cpu": (4096,)}
 preflight.QUICK_SIZES, preflight.QUICK_STREAM_BYTES = {"cpu": (32,)}, {"cpu": 2**16}
@@ -34,7 +34,7 @@ def slowed(size, precision, device, **more):
 matmul.matmul_rate = slowed
 look = noise.NoiseReading(cores=2, load=4.0, busy_share=BUSY, cpu_cap_hertz=None)
 noise.observe_machine = lambda _: look
-sys.exit(preflight_rank.main(sys.argv[1:]))
+sys.exit(watch.main(sys.argv[1:]))
 """
 
 SRUN = """
@@ -75,7 +75,7 @@ def cluster(tmp_path, monkeypatch, warm):  # noqa: ARG001
     def nodes(*speeds, program=SRUN, busy=(0.0, 0.0)):
         script = tmp_path / "submit.py"
         script.write_text(program.format(place=str(tmp_path), speeds=speeds, port=free_port(), rank=RANK, busy=busy))
-        monkeypatch.setattr(submit, "submit_command", lambda *_: [sys.executable, str(script)])
+        monkeypatch.setattr(submission, "submit_command", lambda *_: [sys.executable, str(script)])
         return ["preflight", "--quick", "--device", "cpu", "--executor", "slurm", "--nodes", str(len(speeds))]
 
     return nodes

@@ -7,7 +7,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSettings
 from tensorprimat.core.units import GB
-from tensorprimat.engines import prepare
+from tensorprimat.engines import modules, prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import run_summary, run_time
@@ -159,7 +159,7 @@ def test_the_time_counts_the_layers_that_the_configuration_recomputes(needs):
     every = "recompute_granularity: full"
 
     def share(*overrides, **flags):
-        return prepare.recomputed_share(needs(*overrides, **flags)[0], None)
+        return modules.recomputed_share(needs(*overrides, **flags)[0], None)
 
     assert [share(), share(every), share(recompute="full")] == [0, 1, 1]
     assert share(every, "recompute_method: block", "recompute_num_layers: 16") == 0.5

@@ -9,7 +9,7 @@ import pytest
 RANK = """
 import sys
 import torch.distributed as distributed
-from tensorprimat.engines import ranks
+from tensorprimat.engines import memory
 rank, port, behaviour = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 if behaviour == "gone" and rank == 1:
@@ -17,7 +17,7 @@ if behaviour == "gone" and rank == 1:
 if behaviour == "out of step" and rank == 0:  # as NeMo's progress printer does, on rank 0 alone
     import torch
     distributed.all_gather_into_tensor(torch.zeros(0), torch.zeros(0))
-print(ranks.largest_of_ranks({"peak": 10.0 * (rank + 1)}, patience_seconds=2.0 if behaviour == "gone" else 30.0))
+print(memory.largest_of_ranks({"peak": 10.0 * (rank + 1)}, patience_seconds=2.0 if behaviour == "gone" else 30.0))
 """
 
 

@@ -100,7 +100,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "mlperf/scaling.py": ("mlperf",),
     "cli/shared_options.py": ("run",),
     "session/preflight.py": ("preflight",),
-    "measure/preflight_rank.py": ("preflight",),
+    "measure/watch.py": ("preflight",),
     "bundles/archive.py": ("verify",),
     "bundles/proof.py": ("bundle",),
     "session/bisect.py": ("bisect",),
@@ -132,8 +132,7 @@ NO_REMEDY: dict[str, set[str]] = {
     # echo: only a command that has the flag accepts it
     "core/user_facts.py": {"--micro-batch-size", "--warmup-steps", "--data-fingerprint"},
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
-    "engines/cluster/submit.py": {"--cluster", "--folder", "--spec", "--result"},
-    "engines/cluster/container.py": {"--rm", "--help"},
+    "engines/cluster/nemo_run.py": {"--rm", "--help"},
     "engines/methodology.py": {"--preset"},  # pretrain has no preset but the real one, of which this says nothing
     "engines/nemo/engine.py": {"--preset", "--strategy", "--seed", "--engine", "--num-nodes", "--spec", "--result"},
     "engines/prepare.py": {
@@ -142,7 +141,6 @@ NO_REMEDY: dict[str, set[str]] = {
         *("--activation-checkpointing", "--preset"),  # the same; the preset only where the torch engine trains
     },
     "engines/launch.py": {"--spec", "--result", "--wait"},
-    "session/preflight.py": {"--spec", "--result"},
     "engines/bridge.py": {"--standalone", "--nproc-per-node", "--spec", "--rank", "--result", "--environment"},
     "engines/torch/engine.py": {"--spec", "--result", "--wait"},
     "engines/primus/checkout.py": {"--showproductname", "--asic", "--config"},
@@ -161,7 +159,6 @@ NO_REMEDY: dict[str, set[str]] = {
 """Flags that a module only echoes, or hands to a child process; "gate --price": only where that command shows it."""
 NOT_OURS = {
     "cli/__init__.py": "flags of the overview itself",
-    "cli/completion.py": "flags of the overview",
     "cli/earlier.py": "old flags that become today's",
     "engines/primus/engine.py": "flags of the child process and of Primus",
     "engines/entry.py": "flags of the child process",

@@ -12,7 +12,7 @@ from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
-from tensorprimat.engines import prepare
+from tensorprimat.engines import modules, prepare
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import PLATFORM_SPELLINGS, Machine
@@ -204,9 +204,9 @@ def test_the_layers_that_a_vendors_recipe_recomputes_take_longer():
     """Megatron-Bridge's FP8 recipe of Llama 3 8B on eight H100 or H200 recomputes 5 of 32 layers."""
     here = machine("eight H200")
     spec = specs("eight H200", "bridge", ["llama"], precision="fp8")["llama"]
-    assert prepare.recomputed_share(spec, "NVIDIA H200") == 5 / 32
+    assert modules.recomputed_share(spec, "NVIDIA H200") == 5 / 32
     assert "forward pass of 16 % of the layers twice" in run_time.run_time_sentence([spec], here, runs=1, pause=0)
-    assert prepare.recomputed_share(spec.changed(num_gpus=4), "NVIDIA H200") == 0
+    assert modules.recomputed_share(spec.changed(num_gpus=4), "NVIDIA H200") == 0
 
 
 def test_settings_by_flag_and_settings_that_fit_are_not_changed():

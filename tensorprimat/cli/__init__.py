@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would search every installed package
 
-from tensorprimat.cli import completion, earlier
+from tensorprimat.cli import earlier
 from tensorprimat.core.errors import TensorPrimatError, UsageError, of_file_system
 from tensorprimat.core.version import __version__
 from tensorprimat.reports import harmless
@@ -79,6 +79,9 @@ Options:
   --show-completion     print the completion script of this shell
 """
 
+COMPLETION_REQUEST = "_TPRIMAT_COMPLETE"
+"""Environment variable that typer's shell function sets when it requests completions."""
+COMPLETION_FLAGS = ("--install-completion", "--show-completion")
 REPORT_TO = "the issues of the TensorPrimat repository"
 LONGEST_ERROR = 10_000  # characters: a path may have 4,096
 RARELY = 200_000  # new objects between two searches for cycles; at 700, the imports alone make Python search for 20 ms
@@ -153,8 +156,8 @@ def _unexpected(kind: type[BaseException] | None, error: BaseException | None, t
 
 
 def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any]) -> int:
-    if completion.REQUEST in os.environ or arguments[:1] in ([flag] for flag in completion.COMPLETION_FLAGS):
-        return completion.run_completion(arguments[:2], COMMANDS)
+    if COMPLETION_REQUEST in os.environ or arguments[:1] in ([flag] for flag in COMPLETION_FLAGS):
+        return _run_completion(arguments[:2])
     if not arguments or arguments[0] in ("--help", "-h", "help"):
         print(OVERVIEW.format(commands="\n".join(_lines())), end="")
         return 0 if arguments else 2
@@ -185,6 +188,28 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
             file=sys.stderr,
         )
         return 2
+
+
+def _run_completion(arguments: list[str]) -> int:
+    """Install or print completion, or print the completions that a shell requests, by typer's own over all commands.
+
+    `tprimat --install-completion` writes a few lines into the shell's start-up files. At every Tab these lines start
+    tprimat with the words typed so far in environment variables; only the command among them is imported.
+    """
+    import typer
+
+    from tensorprimat.cli.shared_options import with_flags_by_name
+
+    app = typer.Typer(add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    typed = (os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or "").split()
+    for name, help_text in COMMANDS.items():
+        being_completed = name in typed[1:2]  # only this command's options are needed
+        module = importlib.import_module(f"tensorprimat.cli.{name}") if being_completed else None
+        app.command(name, help=help_text)(with_flags_by_name(module.command) if module else lambda: None)
+    try:
+        return int(app(args=arguments, prog_name="tprimat", standalone_mode=False) or 0)
+    except SystemExit as end:
+        return int(end.code or 0)
 
 
 def _lines() -> Iterator[str]:

@@ -23,7 +23,7 @@ from tensorprimat.core.quantities import alternatives, listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launchers
-from tensorprimat.engines.cluster import executors, scripts, submit
+from tensorprimat.engines.cluster import executors, scripts, submission
 from tensorprimat.engines.registry import ENGINES, OWN, default_engine, log_scripts
 from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect_platform
@@ -159,7 +159,7 @@ def _script(job: Job, spec: RunSpec, request: Request) -> str:
             )
         return scripts.own_script(spec, cluster, words, output=request.file or request.output, runs=request.runs)
     executors.check_submitter(cluster)
-    return submit.executor_script(spec, cluster, module=job.module, folder=request.output / "cluster" / "dry_run")
+    return submission.executor_script(spec, cluster, module=job.module, folder=request.output / "cluster" / "dry_run")
 
 
 def _show_end(screen: Screen, outcome: ModelOutcome) -> None:

@@ -51,6 +51,11 @@ class RunSpec(ResolvedSettings):
         """Return the number of devices that share one replica."""
         return settings.replica_devices(self)
 
+    @property
+    def split_by(self) -> tuple[str, ...]:
+        """Return the names of the parallel sizes above 1 that split a replica."""
+        return tuple(name for name in settings.MODEL_PARALLEL if getattr(self, name) > 1)
+
     @property  # type: ignore[misc]
     def gradient_accumulation_steps(self) -> int:  # type: ignore[override]  # results state it, runs derive it
         """Return the number of micro-batches of one optimizer step on one replica."""
@@ -78,7 +83,7 @@ class RunSpec(ResolvedSettings):
         check_least(self)
         devices = self.num_gpus * self.num_nodes
         if devices % self.model_parallel_size:
-            sizes = self.named(*(name for name in settings.MODEL_PARALLEL if getattr(self, name) > 1))
+            sizes = self.named(*self.split_by)
             other = "leave --methodology out" if self.with_methodology_flag else "a parallel size"
             raise DoesNotFitError(
                 f"{sizes}: {counted(devices, 'device')} cannot hold replicas of {self.model_parallel_size} "

@@ -29,12 +29,12 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result, Startup, TrainingConfig
 from tensorprimat.core.steps import Steps
-from tensorprimat.engines import clock, console, live_result, power, ranks
+from tensorprimat.engines import clock, console, live_result, power
 from tensorprimat.engines.batches import BatchCounter, tokens_of_step, with_counted_work
 from tensorprimat.engines.failures import end_reason
 from tensorprimat.engines.introspect import batch_shape, compile_seconds, is_nemo, observed_by, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
-from tensorprimat.engines.memory import DeviceMemory
+from tensorprimat.engines.memory import DeviceMemory, largest_of_ranks
 from tensorprimat.engines.recorder import Recorder, mean_loss
 from tensorprimat.machine import platform as machines
 from tensorprimat.machine import telemetry
@@ -289,7 +289,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             return
         for row in self._recorder.finish() if self._recorder else ():
             self._show(row)
-        memory, lost = ranks.largest_of_ranks(self._memory.read_last())
+        memory, lost = largest_of_ranks(self._memory.read_last())
         self._write(trainer, memory=memory, ended_by=None, notices=[lost] if lost else [])
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import tensorprimat
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.records import Record
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import failures
@@ -86,7 +87,7 @@ class EngineProcess:
 
 @contextlib.contextmanager
 def engine_process(
-    spec: RunSpec, *, module: str, wrapping: Sequence[str] = (), waits: bool = False
+    spec: Record, *, module: str, wrapping: Sequence[str] = (), waits: bool = False
 ) -> Iterator[EngineProcess]:
     """Start a fresh process for a spec and end it after the block.
 
@@ -119,7 +120,7 @@ def run_in_process(
     """
     kills = host_memory.KillWatch()
     with contextlib.nullcontext(process) if process else engine_process(spec, module=module, wrapping=wrapping) as used:
-        code, interrupted = _to_its_end(used.child, used.scratch, on_line)
+        code, interrupted = supervise(used, on_line)
         ended = time.time()
         result = _read(used.result_file)
         if not interrupted and code == 0 and result is not None and result.complete:
@@ -141,21 +142,8 @@ def _with_writing(result: Result, ended: float) -> Result:
     return result.changed(runs=(run.changed(startup=run.startup.changed(writing_seconds=seconds)),))
 
 
-def supervise(
-    command: list[str], *, stderr_file: Path, scratch: Path, on_line: Callable[[str], None]
-) -> tuple[int, bool]:
-    """Run a command to its end; return its exit code, and True if Ctrl-C stopped it.
-
-    on_line: called with each line of its stdout as it comes. stderr_file: file for its stderr.
-    """
-    with _started(command, stderr_file, scratch) as child:
-        return _to_its_end(child, scratch, on_line)
-
-
 @contextlib.contextmanager
-def _started(
-    command: list[str], stderr_file: Path, scratch: Path, *, waits: bool = False
-) -> Iterator[subprocess.Popen[Any]]:
+def _started(command: list[str], stderr_file: Path, scratch: Path, *, waits: bool) -> Iterator[subprocess.Popen[Any]]:
     """Start a command and end it after the block. waits: it reads a line from stdin."""
     with stderr_file.open("wb") as stderr:
         # In a session of its own: a Ctrl-C reaches this process alone, which can signal all processes of the command.
@@ -179,14 +167,18 @@ def _started(
                     stream.close()
 
 
-def _to_its_end(child: subprocess.Popen[Any], scratch: Path, on_line: Callable[[str], None]) -> tuple[int, bool]:
-    """Let a command go on that waits, and follow it to its end; see `supervise`."""
+def supervise(process: EngineProcess, on_line: Callable[[str], None]) -> tuple[int, bool]:
+    """Let a process go on that waits, and follow it to its end; return its exit code, and True if Ctrl-C stopped it.
+
+    on_line: called with each line of its stdout as it comes.
+    """
+    child = process.child
     try:
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it has failed: its stderr says why
                 child.stdin.write("\n")
                 child.stdin.close()
-        _follow(child, lambda line: None if str(scratch) in line else on_line(line))  # the folder is temporary
+        _follow(child, lambda line: None if str(process.scratch) in line else on_line(line))  # the folder is temporary
         child.wait()
     except KeyboardInterrupt:
         _stop(child)

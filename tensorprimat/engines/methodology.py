@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
+from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import VENDORS, GpuInfo, Result
-from tensorprimat.core.settings import OF_A_METHODOLOGY
-from tensorprimat.engines.registry import Engine
+from tensorprimat.core.settings import OF_A_METHODOLOGY, flag
+from tensorprimat.core.spec import RunSettings
+from tensorprimat.engines.registry import VENDOR_ENGINES, Engine
 from tensorprimat.facts import catalogue, methodologies
-from tensorprimat.facts.methodologies import Configuration
+from tensorprimat.facts.methodologies import METHODOLOGY_GPUS, Configuration
 from tensorprimat.storage.result_names import DEFAULT_METHODOLOGY
 
 
@@ -35,10 +37,26 @@ class Chosen:
     origin: str = "the default"
     """Source of the values that no flag set, for messages."""
 
+    def notices(self, engine: Engine, platform: str, devices: int) -> tuple[Notice, ...]:
+        """Return notes on the kernels, the methodology itself, a skipped configuration and another number of GPUs."""
+        name = self.values["methodology"]
+        own = () if self.note is None else (self.note,)
+        if name is None:
+            return own
+        say, before, after = partial(Notice, field=f"methodology {name}"), list[Notice](), list[Notice]()
+        if engine.own_training:
+            engines = alternatives(VENDOR_ENGINES[platform])
+            before.append(say("methodology_of_vendor", vendor=VENDORS[platform], engines=engines))
+        if self.skipped:
+            after.append(say("configuration_skipped", why=self.skipped))
+        if devices != METHODOLOGY_GPUS:
+            batch = self.values["global_batch_size"]
+            after.append(say("methodology_of_other_gpus", of=METHODOLOGY_GPUS, gpus=devices, batch=batch))
+        return (*before, *own, *after)
+
 
 def methodology_values(
-    name: str | None,
-    flags: Mapping[str, Any],
+    settings: RunSettings,
     *,
     model: str,
     preset: str,
@@ -49,12 +67,12 @@ def methodology_values(
 ) -> Chosen:
     """Return the flags' values and, for the rest, those of the methodology's best configuration that can run here.
 
-    name: the value of --methodology; flags: value of each flag, None for a flag that is not used. obstacle: returns why
-    a configuration cannot run here, or None. If no configuration can run, the best one is used, and the checks of the
-    spec refuse it later. Raises UsageError for a name that does not exist, has no configuration for this GPU,
-    contradicts a flag, or comes with another preset than full.
+    obstacle: returns why a configuration cannot run here, or None. If no configuration can run, the best one is used,
+    and the checks of the spec refuse it later. Raises UsageError for a name that does not exist, has no configuration
+    for this GPU, contradicts a flag, or comes with another preset than full.
     """
-    mine = {key: value for key in OF_A_METHODOLOGY if (value := flags.get(key)) is not None}
+    name = settings.methodology
+    mine = {key: value for key in OF_A_METHODOLOGY if (value := getattr(settings, key)) is not None}
     if name is None and (not engine.from_methodology or preset != "full"):
         return Chosen(values={**mine, "methodology": None})
     precision = mine.get("precision")
@@ -73,7 +91,7 @@ def methodology_values(
     clash = next((key for key in mine if mine[key] != theirs[key]), None)
     if name is not None and clash is not None:
         raise UsageError(
-            f"{settings.flag(clash)} {mine[clash]}: --methodology {name} sets {theirs[clash]} for {model} here; "
+            f"{flag(clash)} {mine[clash]}: --methodology {name} sets {theirs[clash]} for {model} here; "
             "leave one of the two out"
         )
     found = {**theirs, **mine, "methodology": None if clash else row.methodology}

@@ -6,7 +6,9 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from tensorprimat.engines.registry import Engine
+from tensorprimat.core.spec import RunSpec
+from tensorprimat.engines.registry import ENGINES, Engine
+from tensorprimat.models.memory_estimate import MemoryEstimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,3 +68,17 @@ def modules_of(engine: Engine) -> EngineModules:
 def memory_model(engine: Engine) -> Any:
     """Return the module or MegatronCore with the functions of `EngineModules.memory`; None without estimates."""
     return modules_of(engine).load("memory") or engine.megatron
+
+
+def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | None:
+    """Return the estimated memory of one GPU with the engine's settings; None on a CPU or without an estimate."""
+    model = None if spec.platform == "cpu" else memory_model(ENGINES[spec.engine])
+    estimate: MemoryEstimate | None = model and model.estimate(spec, device_name)
+    return estimate
+
+
+def recomputed_share(spec: RunSpec, device_name: str | None) -> float | None:
+    """Return the share of the layers whose forward pass runs again in backward; None where it is not known."""
+    model = memory_model(ENGINES[spec.engine])
+    share: float | None = model and model.recomputed_share(spec, device_name)
+    return share

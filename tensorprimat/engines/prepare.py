@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tensorprimat.core import settings as settings_of_runs
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import alternatives, counted, shortened_list, size
-from tensorprimat.core.result import VENDORS, Platform
+from tensorprimat.core.quantities import alternatives, counted, size
+from tensorprimat.core.result import Platform
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.engines import methodology
-from tensorprimat.engines.modules import memory_model, modules_of
+from tensorprimat.engines.modules import memory_estimate, memory_model, modules_of
 from tensorprimat.engines.registry import (
     ENGINES,
     OWN,
@@ -28,12 +27,10 @@ from tensorprimat.engines.registry import (
 )
 from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.facts import catalogue
-from tensorprimat.facts.methodologies import METHODOLOGY_GPUS
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import presets, training_memory
 from tensorprimat.models.custom import ConfiguredModel, model_of
-from tensorprimat.models.memory_estimate import MemoryEstimate
 from tensorprimat.storage.result_names import DEFAULT_PRESET
 from tensorprimat.system import atomic
 from tensorprimat.system.safe_text import is_utf8
@@ -62,8 +59,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     platform = machine.platform
     preset = _preset(model, settings, engine, settings.preset or DEFAULT_PRESET.get(platform, "full"))
     devices = machine.gpu_info.device_count or 1
-    default = 1 if platform == "cpu" else devices
-    num_gpus = default if settings.num_gpus is None else settings.num_gpus
+    num_gpus = settings.num_gpus or (1 if platform == "cpu" else devices)
     all_gpus = num_gpus * (settings.num_nodes or 1)
     if platform != "cpu" and num_gpus > devices:
         raise UsageError(f"--num-gpus {num_gpus}: this machine has {devices}")
@@ -85,8 +81,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         **{name: getattr(settings, name) for name in AS_CHOSEN},
     }
     configured = methodology.methodology_values(
-        settings.methodology,
-        vars(settings),
+        settings,
         model=model,
         preset=preset.name,
         engine=engine,
@@ -96,7 +91,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     )
     unset = [name for name in ("methodology", *settings_of_runs.OF_A_METHODOLOGY) if getattr(settings, name) is None]
     origins = dict.fromkeys(unset, configured.origin)
-    notes = _notes(configured, engine, platform, all_gpus)
+    notes = configured.notices(engine, platform, all_gpus)
     if uncompiled:
         notes = (*notes, Notice("compiling_disabled", "compile", variable=uncompiled))
     spec = RunSpec.model_validate({**fields, **configured.values, "notes": notes, "origins": origins})
@@ -151,7 +146,7 @@ def _divided(spec: RunSpec, machine: Machine) -> RunSpec:
         return spec.check()
     except DoesNotFitError as error:
         devices = spec.num_gpus * spec.num_nodes
-        theirs = [name for name in settings_of_runs.MODEL_PARALLEL if name in spec.origins and getattr(spec, name) > 1]
+        theirs = [name for name in spec.split_by if name in spec.origins]
         alone = spec.changed(**dict.fromkeys(theirs, 1))
         obstructs = devices % spec.model_parallel_size > 0 == devices % alone.model_parallel_size
         if spec.with_methodology_flag or not obstructs:
@@ -167,13 +162,8 @@ def _divided(spec: RunSpec, machine: Machine) -> RunSpec:
 def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> str | None:
     """Return why the engine cannot run a methodology's configuration on this machine, or None."""
     spec = RunSpec.model_validate(fields)
-    if not engine.tensor_parallel and spec.model_parallel_size > 1:
-        sizes = [
-            f"{settings_of_runs.BY_NAME[name].label} {share}"
-            for name in settings_of_runs.MODEL_PARALLEL
-            if (share := getattr(spec, name)) > 1
-        ]
-        return f"has {shortened_list(sizes, len(sizes))}, which the {engine.name} engine lacks"
+    if not engine.tensor_parallel and spec.split_by:
+        return f"has {spec.named(*spec.split_by)}, which the {engine.name} engine lacks"
     try:
         spec.check()
         if not engine.own_training:  # the torch engine recomputes activations until they fit
@@ -181,25 +171,6 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
     except DoesNotFitError as error:
         return error.because
     return None
-
-
-def _notes(chosen: methodology.Chosen, engine: Engine, platform: str, devices: int) -> tuple[Notice, ...]:
-    """Return notes on the methodology: the kernels, its own note, a skipped configuration, another number of GPUs."""
-    name = chosen.values["methodology"]
-    if name is None:
-        return () if chosen.note is None else (chosen.note,)
-    say, notes = partial(Notice, field=f"methodology {name}"), list[Notice]()
-    if engine.own_training:
-        engines = alternatives(VENDOR_ENGINES[platform])
-        notes.append(say("methodology_of_vendor", vendor=VENDORS[platform], engines=engines))
-    if chosen.note:
-        notes.append(chosen.note)
-    if chosen.skipped:
-        notes.append(say("configuration_skipped", why=chosen.skipped))
-    if devices != METHODOLOGY_GPUS:
-        batch = chosen.values["global_batch_size"]
-        notes.append(say("methodology_of_other_gpus", of=METHODOLOGY_GPUS, gpus=devices, batch=batch))
-    return tuple(notes)
 
 
 def _with_counted_activations(spec: RunSpec, preset: presets.Preset | ConfiguredModel) -> RunSpec:
@@ -210,21 +181,12 @@ def _with_counted_activations(spec: RunSpec, preset: presets.Preset | Configured
     """
     if (spec.compile and not isinstance(preset, ConfiguredModel)) or not importable("torch"):
         return spec
-    fused_norm = fuses_norm("cuda")
-    if not isinstance(preset, ConfiguredModel):
-        unfused = {} if fused_norm else {training_memory.UNFUSED_NORM: "yes"}
-        return spec.changed(options={**spec.options, **unfused})
-    from tensorprimat.engines.torch import fp8, memory
+    if isinstance(preset, ConfiguredModel):
+        from tensorprimat.engines.torch import memory
 
-    try:
-        kept = memory.mean_kept_bytes_per_token(
-            preset, precision=spec.precision, compiled=spec.compile, fused_norm=fused_norm, recipe=fp8.recipe_of(spec),
-            autocast=training_memory.uses_autocast(spec),
-        )  # fmt: skip
-    except (RuntimeError, UsageError, ImportError):  # the start block says it; a later check refuses FP8
-        return spec
-    other = {} if memory.can_plan_layers(preset) else {training_memory.OTHER_LAYERS: "yes"}
-    return spec.changed(options={**spec.options, training_memory.COUNTED: str(round(kept)), **other})
+        return spec.changed(options={**spec.options, **memory.counted_options(spec, preset)})
+    unfused = {} if fuses_norm("cuda") else {training_memory.UNFUSED_NORM: "yes"}
+    return spec.changed(options={**spec.options, **unfused})
 
 
 def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> presets.Preset | ConfiguredModel:
@@ -374,10 +336,8 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
     It checks the engine's estimate, if there is one, and then the least size of weights, gradients and optimizer state,
     which no batch size reduces. Nothing is checked if the memory is unknown or the spec is for another platform.
     """
-    if spec.platform != machine.platform:  # a dry run for another machine
-        return
     memory = machine.gpu_info.total_memory_gb
-    if memory is None:
+    if memory is None or spec.platform != machine.platform:  # the second: a dry run for another machine
         return
     _check_estimate(spec, machine, memory * GB)
     model, devices = model_of(spec), spec.num_gpus * spec.num_nodes
@@ -389,24 +349,6 @@ def check_memory(spec: RunSpec, machine: Machine) -> None:
             remedy=_otherwise(spec, machine),
             because=_needs(spec, needed, memory * GB),
         )
-
-
-def memory_estimate(spec: RunSpec, device_name: str | None) -> MemoryEstimate | None:
-    """Return the estimated memory of one GPU with the engine's settings; None on a CPU or without an estimate."""
-    model = memory_model(ENGINES[spec.engine])
-    if spec.platform == "cpu" or model is None:
-        return None
-    estimate: MemoryEstimate | None = model.estimate(spec, device_name)
-    return estimate
-
-
-def recomputed_share(spec: RunSpec, device_name: str | None) -> float | None:
-    """Return the share of the layers whose forward pass runs again in backward; None where it is not known."""
-    model = memory_model(ENGINES[spec.engine])
-    if model is None:
-        return None
-    share: float | None = model.recomputed_share(spec, device_name)
-    return share
 
 
 def _check_estimate(spec: RunSpec, machine: Machine, memory_bytes: float) -> None:
@@ -425,7 +367,7 @@ def _check_estimate(spec: RunSpec, machine: Machine, memory_bytes: float) -> Non
         fitting = [f"{one} without --methodology" if one.startswith(set_by_it) else one for one in fitting]
     raise DoesNotFitError(
         f"{model_of(spec).title} at {spec.named('micro_batch_size', 'sequence_length')} needs about "
-        f"{size(needed.total)} on each device ({describe_memory(needed)}), and one has {size(memory_bytes)}",
+        f"{size(needed.total)} on each device ({needed.described}), and one has {size(memory_bytes)}",
         remedy=f"to make it fit use {', or '.join(fitting)}" if fitting else _otherwise(spec, machine),
         because=_needs(spec, needed.total, memory_bytes),
     )
@@ -451,20 +393,8 @@ def _otherwise(spec: RunSpec, machine: Machine) -> str:
     return "use more --num-gpus, or --engine torch" + (" without --methodology" if spec.with_methodology_flag else "")
 
 
-def describe_memory(needed: MemoryEstimate) -> str:
-    """Return the parts of the estimate in GB, as a phrase."""
-    state = needed.weights + needed.gradients + needed.optimizer
-    return (
-        f"weights, gradients and optimizer {size(state)}, activations {size(needed.activations)}, "
-        f"workspace {size(needed.workspace)}"
-        + (f", less {size(needed.in_turn)} that activations and gradients use in turn" if needed.in_turn else "")
-    )
-
-
 def check_folder(folder: Path) -> None:
     """Raise UsageError where results could not be written; does not create the folder."""
-    why = atomic.refused_folder(folder)
-    if why is None and not is_utf8(folder):
-        why = "the name is not UTF-8, as the files that describe a run are"
-    if why:
+    named = None if is_utf8(folder) else "the name is not UTF-8, as the files that describe a run are"
+    if why := atomic.refused_folder(folder) or named:
         raise UsageError(f"--output {folder}: {why}; choose another folder")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.result import Platform
-from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.models.megatron_memory import MegatronCore, RecipeRecomputation
@@ -172,13 +171,14 @@ def log_scripts(model: str) -> list[str]:
 
 def check_model_parallel(engine: Engine, spec: RunSpec) -> None:
     """Raise UsageError where the spec splits the model and the engine cannot."""
-    split = [name for name in MODEL_PARALLEL if getattr(spec, name) > 1]
-    if engine.tensor_parallel or not split:
+    if engine.tensor_parallel or not spec.split_by:
         return
     instead = "leave --methodology out" if spec.with_methodology_flag else "use 1"
     if spec.platform != "cpu" and spec.num_gpus * spec.num_nodes % spec.model_parallel_size == 0:
         instead += f", or --engine {VENDOR_ENGINES[spec.platform][0]}"
-    raise UsageError(f"{spec.named(*split)}: the {engine.name} engine supports data parallelism only; {instead}")
+    raise UsageError(
+        f"{spec.named(*spec.split_by)}: the {engine.name} engine supports data parallelism only; {instead}"
+    )
 
 
 def recompute_of(settings: RunSettings, engine: Engine) -> Recompute:

@@ -7,25 +7,34 @@ Meeting points of the processes that torchrun started, which use neither a devic
 
 They are keys in the store through which torch connects the processes; a barrier of NCCL would need a GPU, and would
 keep a core busy.
+
+    torchrun … -m tensorprimat.measure.watch --spec spec.json --result result.json
+
+measures as one rank of a preflight on the nodes of a cluster; the first rank writes the record of all. Exit codes: 0
+done, 1 the measurement failed, 2 the device does not exist.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tensorprimat.core.errors import RunError
-from tensorprimat.core.quantities import stated_seconds
+from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.quantities import counted, stated_seconds
+from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.launchers import connected_processes
 from tensorprimat.machine import noise
 from tensorprimat.machine.noise import NoiseReading
-from tensorprimat.machine.platform import Machine
+from tensorprimat.machine.platform import LABELS, Machine, detect_platform
 from tensorprimat.measure import preflight
-from tensorprimat.storage.preflight import NodeLook, Preflight
+from tensorprimat.storage.preflight import NodeLook, Preflight, PreflightSpec
+from tensorprimat.system.atomic import write_atomically
 
 PATIENCE_SECONDS = 1800.0  # torch's own time limit for connecting
 
@@ -121,3 +130,29 @@ class Meeting:
                 f"rank {self.rank}: the other {self.processes - 1} processes did not answer in "
                 f"{stated_seconds(PATIENCE_SECONDS)}"
             ) from error
+
+
+def _measure(spec: PreflightSpec, options: argparse.Namespace) -> None:
+    """Measure as this rank; rank 0 writes the record. Raises UsageError for a missing device, RunError if it fails."""
+    machine = detect_platform(cpu=spec.platform == "cpu")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    gpus = 0 if machine.platform == "cpu" else machine.gpu_info.device_count or 0
+    if spec.platform != "cpu" and local >= gpus:
+        raise UsageError(f"--num-gpus {spec.num_gpus}: torch sees {counted(gpus, 'GPU')} on {machine.host}")
+    label = LABELS[machine.platform].upper()
+
+    def say(part: str) -> None:
+        print(f"[{label}] measuring {part} …", flush=True)
+
+    device = "cpu" if spec.platform == "cpu" else f"cuda:{local}"
+    found = measure_watched(machine, device, quick=spec.quick, on_part=say)
+    if found is not None:
+        write_atomically(options.result, found.model_dump_json(indent=2))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_spec("preflight", PreflightSpec, parser_of("tensorprimat.measure.watch", __doc__), _measure, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensorprimat.core.quantities import size
+
 CONTEXT_BYTES = 1.0e9  # CUDA context, cuBLAS and NCCL buffers: 0.5 to 1.5 GB on the cards that people report
 
 
@@ -26,11 +28,21 @@ class MemoryEstimate:
         """Return the bytes that are in use at once: the sum of all parts without what is used in turn."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.workspace - self.in_turn
 
+    @property
+    def described(self) -> str:
+        """Return the parts in GB, as a phrase."""
+        state = self.weights + self.gradients + self.optimizer
+        return (
+            f"weights, gradients and optimizer {size(state)}, activations {size(self.activations)}, "
+            f"workspace {size(self.workspace)}"
+            + (f", less {size(self.in_turn)} that activations and gradients use in turn" if self.in_turn else "")
+        )
 
-def smaller_micro_batches(size: int) -> list[int]:
+
+def smaller_micro_batches(batch: int) -> list[int]:
     """Return the proper divisors of a micro batch, the largest first: only they divide the global batch for certain.
 
     >>> smaller_micro_batches(10)
     [5, 2, 1]
     """
-    return [smaller for smaller in range(size // 2, 0, -1) if size % smaller == 0]
+    return [smaller for smaller in range(batch // 2, 0, -1) if batch % smaller == 0]

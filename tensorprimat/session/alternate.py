@@ -10,11 +10,11 @@ from pathlib import Path
 from tensorprimat.analysis.ratios import StatedScatter, compare_groups, ratios
 from tensorprimat.analysis.records import Ratio
 from tensorprimat.analysis.sides import single_side
-from tensorprimat.core.errors import RunError, UsageError
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
-from tensorprimat.engines import launch, profiling
+from tensorprimat.engines import profiling
 from tensorprimat.engines.cluster import executors
 from tensorprimat.machine.platform import Machine
 from tensorprimat.session import append, run_summary
@@ -25,13 +25,11 @@ from tensorprimat.session.runs import (
     Observer,
     Place,
     explained_error,
-    look_before_run,
-    process_after_pause,
     save_partial,
     spec_with_less_memory,
+    train_once,
     train_profiled,
     with_command,
-    with_noise,
     with_notes,
     with_provenance,
 )
@@ -107,19 +105,12 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
     began, budget, outcome = time.monotonic(), sides[0].request.budget, ModelOutcome(model=sides[0].job.model)
     for number in range(1, budget.most + 1):
         for place, side in enumerate(sides if number % 2 else tuple(reversed(sides))):
-            run, gpus = f"run {number}{side.name}", machine.gpus_of(side.spec)
-            try:
-                first = number == 1 and not place
-                with process_after_pause(side.job, side.spec, side.request, machine, observer, first=first) as process:
-                    observer.say(run.capitalize())
-                    before = look_before_run(side.request, gpus, observer, run)
-                    with observer.training(f"{side.job.model} {number}{side.name}", side.spec.max_steps) as show:
-                        log = side.place.kept(side.planned, f"run{number}.txt")
-                        ending = launch.run_in_process(
-                            side.spec, module=side.job.module, log=log, on_line=show, process=process
-                        )
-            except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
-                ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
+            run = f"run {number}{side.name}"
+            ending = train_once(
+                side.job, side.spec, side.request, machine, observer, first=number == 1 and not place, name=run,
+                heading=run.capitalize(), title=f"{side.job.model} {number}{side.name}",
+                log=side.place.kept(side.planned, f"run{number}.txt"),
+            )  # fmt: skip
             if smaller := spec_with_less_memory(side.spec, ending, observer):
                 side.spec = smaller
                 for one in sides:
@@ -131,7 +122,7 @@ def run_in_turn(sides: Sequence[AbSide], machine: Machine, observer: Observer, s
                 error = explained_error(ending.error, run, kept=kept, partial=partial)
                 return replace(outcome, error=error, interrupted=ending.interrupted)
             observer.say(run_summary.run_line(ending.result, number))
-            _keep(side, with_noise(ending.result, before, gpus, run), f"{stamp}/{number}")
+            _keep(side, ending.result, f"{stamp}/{number}")
         results = [side.loaded.result for side in sides if side.loaded is not None]
         decision = decide_runs(budget, results, runs=number, began=began)
         if decision.sentence:

@@ -1,26 +1,40 @@
-"""Reading of logs into results, pooling of logs that belong together (ranks, repetitions), and following of a log."""
+"""Reading of logs into results, pooling of logs that belong together (ranks, repetitions), and following of a log.
+
+For a log that a search found, the search and this machine supply facts that it lacks: the model, and the machine's GPU
+if vendor and memory agree with the log.
+"""
 
 from __future__ import annotations
 
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorprimat import logs
 from tensorprimat.analysis.sides import pooled_benchmark
-from tensorprimat.core import identity, quantities
+from tensorprimat.core import identity, quantities, user_facts
 from tensorprimat.core.errors import InputError, NotALogError, TensorPrimatError
 from tensorprimat.core.fact_values import Statement, facts_for
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result
+from tensorprimat.core.units import GB
+from tensorprimat.core.user_facts import UserFacts
 from tensorprimat.logs import files
 from tensorprimat.logs import paths as paths_of_logs
+from tensorprimat.models import names
 from tensorprimat.session.explain import one_liner
 from tensorprimat.system import regular
 
+if TYPE_CHECKING:
+    from tensorprimat.machine.platform import Machine
+
+SAME_MEMORY = 0.005  # relative; logs print two decimals of GiB, and the variants of one GPU differ by more
+ORIGIN = "this machine's GPU: vendor and memory agree with the log"
 EACH = 0  # value of `segment` that reads every training; trainings are numbered from 1
 FOLLOW_SECONDS = 2.0  # least interval between two readings of a growing log
 
@@ -197,3 +211,46 @@ def _progress(path: Path, stated: Sequence[Statement], format: str | None) -> st
         return "no measured step yet"
     except InputError as error:
         return f"{error}; waiting"
+
+
+def read_found_log(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
+    """Return the log as a result of the model. Raises InputError for a file that cannot be read.
+
+    facts: the user's statements, which override those of the log.
+    """
+    result = logs.read(path, facts=replace(facts, preset=None))
+    if facts.model_name is None:
+        result = _named(result, model)
+    return with_local_device(user_facts.amended(result, UserFacts(preset=facts.preset)), machine)
+
+
+def _named(result: Result, model: str) -> Result:
+    """Return the result under the model's name, unless the log itself names a model with its size."""
+    trained = result.model.name
+    if trained == model or (trained is not None and names.mentions(trained)):
+        return result
+    assumed = {**result.provenance.assumed, "model.name": f"the search for a log of {model}"}
+    return result.changed(model=result.model.changed(name=model), provenance=result.provenance.changed(assumed=assumed))
+
+
+def with_local_device(result: Result, machine: Machine) -> Result:
+    """Return the result with this machine's GPU as its device if the log names no GPU and vendor and memory agree.
+
+    The platform is always the log's. If the log prints no device memory or another size, the device stays unknown, with
+    a notice.
+    """
+    gpu, here = result.gpu_info, machine.gpu_info
+    if gpu.device_name is not None or machine.platform == "cpu" or here.device_name is None:
+        return result
+    if result.platform != machine.platform:
+        return result
+    there, memory = gpu.total_memory_gb, here.total_memory_gb
+    if there is None or memory is None or abs(there / memory - 1) > SAME_MEMORY:
+        printed = "no device memory" if there is None else f"{quantities.size(GB * there)} of device memory"
+        notice = Notice("gpu_unnamed", "gpu_info", printed=printed, gpu=here.device_name)
+        return result.changed(warnings=(*result.warnings, notice))
+    assumed = {**result.provenance.assumed, "device_name": ORIGIN}
+    return result.changed(
+        gpu_info=gpu.changed(device_name=here.device_name, gpu_cores=here.gpu_cores),
+        provenance=result.provenance.changed(assumed=assumed),
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,11 @@ from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines import launch, launchers
-from tensorprimat.engines.cluster import executors, submit
+from tensorprimat.engines.cluster import executors, submission
 from tensorprimat.machine import platform
 from tensorprimat.machine.torch_device import existing_device
 from tensorprimat.storage import preflight as records
 from tensorprimat.storage import store
-from tensorprimat.system import processes
 from tensorprimat.system.atomic import write_atomically
 
 if TYPE_CHECKING:
@@ -105,7 +103,7 @@ def _outcome(found: Preflight, place: RecordPlace, *, keep_noisy: bool, least_sh
     return Outcome(found=found, path=path, slow=slow)
 
 
-RANK_MODULE = "tensorprimat.measure.preflight_rank"
+RANK_MODULE = "tensorprimat.measure.watch"
 """Module that measures in the ranks of a job."""
 
 
@@ -166,7 +164,7 @@ TAKEN = ("slurm", "local")
 
 def preflight_script(spec: PreflightSpec, cluster: Cluster, place: RecordPlace) -> str:
     """Return the script that a preflight would submit. Raises RunError if NeMo-Run cannot write it."""
-    return submit.executor_script(spec, cluster, module=RANK_MODULE, folder=place.folder / "cluster" / "dry_run")
+    return submission.executor_script(spec, cluster, module=RANK_MODULE, folder=place.folder / "cluster" / "dry_run")
 
 
 def run_on_cluster(
@@ -181,18 +179,16 @@ def run_on_cluster(
     """Measure every node in one job and keep the record. Raises RunError where the job fails."""
     _check_share(least_share, spec.num_gpus * spec.num_nodes, GpuInfo(device_name=cluster.gpu))
     folder = place.folder / "cluster" / f"preflight_{store.new_stamp()}"
-    with processes.scratch_folder() as scratch:
-        spec_file, result_file, stderr_file = (scratch / name for name in ("spec.json", "result.json", "stderr"))
-        spec_file.write_text(spec.model_dump_json())
-        engine = [sys.executable, "-m", RANK_MODULE, "--spec", str(spec_file), "--result", str(result_file)]
-        command = [*submit.submit_command(cluster, folder), *engine]
-        code, interrupted = launch.supervise(command, stderr_file=stderr_file, scratch=scratch, on_line=on_line)
+    submit = submission.submit_command(cluster, folder)
+    with launch.engine_process(spec, module=RANK_MODULE, wrapping=submit) as process:
+        code, interrupted = launch.supervise(process, on_line)
         if interrupted or code:
-            lines = stderr_file.read_text(encoding="utf-8", errors="replace").split("\n")
+            lines = process.stderr_file.read_text(encoding="utf-8", errors="replace").split("\n")
             last = next((line.strip() for line in reversed(lines) if line.strip()), "the job printed nothing")
-            raise launch.cluster_error(stderr_file, "interrupted" if interrupted else last)
+            raise launch.cluster_error(process.stderr_file, "interrupted" if interrupted else last)
         try:
-            found = records.load(result_file)
+            found = records.load(process.result_file)
         except InputError as error:
-            raise launch.cluster_error(stderr_file, f"the preflight left no record: {error.what}") from error
+            why = f"the preflight left no record: {error.what}"
+            raise launch.cluster_error(process.stderr_file, why) from error
     return _outcome(found, place, keep_noisy=keep_noisy, least_share=least_share)

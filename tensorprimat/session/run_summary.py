@@ -7,7 +7,7 @@ from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, Result, Run
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import GB
 from tensorprimat.core.vocabulary import Recompute
-from tensorprimat.engines import prepare
+from tensorprimat.engines.modules import memory_estimate, recomputed_share
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import LABELS, Machine
@@ -56,15 +56,15 @@ def start_rows(spec: RunSpec, machine: Machine, *, runs: int, cooldown_seconds: 
 def memory_estimate_text(spec: RunSpec, machine: Machine) -> str | None:
     """Return the estimated memory of one GPU, with its parts; None for an engine without an estimate."""
     device_name = machine.gpu_info.device_name
-    needed = prepare.memory_estimate(spec, device_name)
+    needed = memory_estimate(spec, device_name)
     if needed is None:
         return None
-    parts = prepare.describe_memory(needed)
+    parts = needed.described
     recomputed = RECOMPUTED.get(spec.recompute, f"; {spec.recompute}")
     megatron = ENGINES[spec.engine].megatron
     if megatron is not None and (again := megatron.recomputed_by_recipe(spec, device_name)):
         recomputed = f"; NVIDIA's recipe recomputes the activations of {again} layers"
-    elif not recomputed and (share := prepare.recomputed_share(spec, device_name)):
+    elif not recomputed and (share := recomputed_share(spec, device_name)):
         recomputed = (
             f"; the engine's configuration recomputes the activations of {quantities.percent(share, 0)} of the layers"
         )

@@ -15,7 +15,7 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import alternatives, as_stated, percent, rough_time, stated_seconds
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.units import TERA
-from tensorprimat.engines import prepare
+from tensorprimat.engines.modules import recomputed_share
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.facts import catalogue
 from tensorprimat.facts.methodologies import METHODOLOGY_GPUS
@@ -51,7 +51,7 @@ def of_run(spec: RunSpec, machine: Machine) -> RunTime | None:
     if gpu is None or not peak or spec.platform == "cpu":
         return None
     devices = spec.num_gpus * spec.num_nodes
-    recomputed = prepare.recomputed_share(spec, machine.gpu_info.device_name)
+    recomputed = recomputed_share(spec, machine.gpu_info.device_name)
     of_token, again = _flops_per_token(spec)
     work = (of_token + (recomputed or 0.0) * again) * spec.global_batch_size * spec.sequence_length
     step = work / (devices * peak * TERA * UTILISATION)

@@ -1,11 +1,6 @@
 """The runs of one benchmark: fit the jobs to the budget, then train each model or read its log.
 
 Every run has its own process and is saved as it ends. An observer receives the progress.
-
-Reading of a model's log that a search found on this machine.
-
-The search and the machine supply facts that the log lacks: the model for which it was found, and the machine's GPU if
-vendor and memory agree with the log.
 """
 
 from __future__ import annotations
@@ -19,33 +14,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from tensorprimat import logs
-from tensorprimat.core import user_facts
 from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import listed, size
+from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import OF_A_LOG
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.summary import pool
-from tensorprimat.core.units import GB
-from tensorprimat.core.user_facts import UserFacts
 from tensorprimat.engines import launch, methodology, profiling
-from tensorprimat.engines.cluster import executors, submit
+from tensorprimat.engines.cluster import executors, submission
 from tensorprimat.engines.registry import ENGINES
 from tensorprimat.machine import noise
 from tensorprimat.machine.platform import Machine
-from tensorprimat.models import names, training_memory
+from tensorprimat.models import training_memory
 from tensorprimat.models.custom import model_of
 from tensorprimat.session import append, run_summary, run_time
 from tensorprimat.session.budget import decide_runs
+from tensorprimat.session.extract import read_found_log
 from tensorprimat.session.plan import Job, Request
 from tensorprimat.storage import result_names, store
 from tensorprimat.system import atomic, regular
-
-SAME_MEMORY = 0.005  # relative; logs print two decimals of GiB, and the variants of one GPU differ by more
-ORIGIN = "this machine's GPU: vendor and memory agree with the log"
-
 
 GPU_COOLDOWN_SECONDS = 30.0
 IMPORTS_SECONDS = 10.0  # a shorter pause may end before the imports, which the look at the machine would then see
@@ -73,21 +61,14 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
     outcome = ModelOutcome(model=job.model)
     parts = [] if job.earlier is None else [job.earlier]
     began, budget = time.monotonic(), request.budget
-    gpus = machine.gpus_of(spec)
     for run in range(1, budget.most + 1):
-        try:
-            with process_after_pause(job, spec, request, machine, observer, first=run == 1) as process:
-                if budget.most > 1:
-                    observer.say(f"Run {run} of {budget.most}" if budget.target is None else f"Run {run}")
-                before = look_before_run(request, gpus, observer, f"run {run}")
-                with observer.training(f"{job.model} run {run}/{budget.most}", spec.max_steps) as show:
-                    log = place.kept(planned, f"run{run}.txt")
-                    elsewhere = submit.submit_command(request.cluster, place.elsewhere(planned, run))
-                    ending = launch.run_in_process(
-                        spec, module=job.module, log=log, on_line=show, wrapping=elsewhere, process=process
-                    )
-        except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
-            ending = launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
+        heading = f"Run {run}" + (f" of {budget.most}" if budget.target is None else "")
+        ending = train_once(
+            job, spec, request, machine, observer, first=run == 1, name=f"run {run}",
+            heading=heading if budget.most > 1 else None, title=f"{job.model} run {run}/{budget.most}",
+            log=place.kept(planned, f"run{run}.txt"),
+            wrapping=submission.submit_command(request.cluster, place.elsewhere(planned, run)),
+        )  # fmt: skip
         if job.earlier is None and (smaller := spec_with_less_memory(spec, ending, observer)):
             return _train(job, smaller, request, machine, observer, stamp)
         if ending.error is not None or ending.result is None:
@@ -98,7 +79,7 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
         if job.earlier is not None:
             place.check_append(job.earlier, ending.result)
         observer.say(run_summary.run_line(ending.result, run))
-        parts.append(with_noise(ending.result, before, gpus, f"run {run}"))
+        parts.append(ending.result)
         result = with_notes(with_command(pool(parts)), spec)
         decision = decide_runs(budget, [result], runs=run, began=began, earlier=job.earlier)
         result = decision.noted(with_provenance(result, looks=decision.looks))
@@ -108,6 +89,42 @@ def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer
         if decision.done:
             break
     return outcome
+
+
+def train_once(
+    job: Job,
+    spec: RunSpec,
+    request: Request,
+    machine: Machine,
+    observer: Observer,
+    *,
+    first: bool,
+    name: str,
+    heading: str | None,
+    title: str,
+    log: Path,
+    wrapping: Sequence[str] = (),
+) -> launch.Ending:
+    """Run a spec once after the pause, and return the outcome with warnings about other work on the machine.
+
+    name: of the run, in warnings; heading: line before it, None for none; title: of its progress. log, wrapping: as in
+    `launch.run_in_process`.
+    """
+    gpus = machine.gpus_of(spec)
+    try:
+        with process_after_pause(job, spec, request, machine, observer, first=first) as process:
+            if heading is not None:
+                observer.say(heading)
+            before = look_before_run(request, gpus, observer, name)
+            with observer.training(title, spec.max_steps) as show:
+                ending = launch.run_in_process(
+                    spec, module=job.module, log=log, on_line=show, wrapping=wrapping, process=process
+                )
+    except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
+        return launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
+    if ending.error is not None or ending.result is None:
+        return ending
+    return replace(ending, result=with_noise(ending.result, before, gpus, name))
 
 
 def spec_with_less_memory(spec: RunSpec, ending: launch.Ending, observer: Observer) -> RunSpec | None:
@@ -362,46 +379,3 @@ class Observer(Protocol):
 
     def cooling(self, seconds: float) -> AbstractContextManager[Callable[[float], None]]:
         """Return a context for a pause; it yields a function to call with the seconds that are left."""
-
-
-def read_found_log(path: Path, model: str, facts: UserFacts, machine: Machine) -> Result:
-    """Return the log as a result of the model. Raises InputError for a file that cannot be read.
-
-    facts: the user's statements, which override those of the log.
-    """
-    result = logs.read(path, facts=replace(facts, preset=None))
-    if facts.model_name is None:
-        result = _named(result, model)
-    return with_local_device(user_facts.amended(result, UserFacts(preset=facts.preset)), machine)
-
-
-def _named(result: Result, model: str) -> Result:
-    """Return the result under the model's name, unless the log itself names a model with its size."""
-    trained = result.model.name
-    if trained == model or (trained is not None and names.mentions(trained)):
-        return result
-    assumed = {**result.provenance.assumed, "model.name": f"the search for a log of {model}"}
-    return result.changed(model=result.model.changed(name=model), provenance=result.provenance.changed(assumed=assumed))
-
-
-def with_local_device(result: Result, machine: Machine) -> Result:
-    """Return the result with this machine's GPU as its device if the log names no GPU and vendor and memory agree.
-
-    The platform is always the log's. If the log prints no device memory or another size, the device stays unknown, with
-    a notice.
-    """
-    gpu, here = result.gpu_info, machine.gpu_info
-    if gpu.device_name is not None or machine.platform == "cpu" or here.device_name is None:
-        return result
-    if result.platform != machine.platform:
-        return result
-    there, memory = gpu.total_memory_gb, here.total_memory_gb
-    if there is None or memory is None or abs(there / memory - 1) > SAME_MEMORY:
-        printed = "no device memory" if there is None else f"{size(GB * there)} of device memory"
-        notice = Notice("gpu_unnamed", "gpu_info", printed=printed, gpu=here.device_name)
-        return result.changed(warnings=(*result.warnings, notice))
-    assumed = {**result.provenance.assumed, "device_name": ORIGIN}
-    return result.changed(
-        gpu_info=gpu.changed(device_name=here.device_name, gpu_cores=here.gpu_cores),
-        provenance=result.provenance.changed(assumed=assumed),
-    )

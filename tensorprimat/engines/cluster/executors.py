@@ -1,7 +1,7 @@
 """`--executor local|slurm|skypilot|kubernetes|docker`: ranks that NeMo-Run starts with torchrun, here or elsewhere.
 
 This module holds the flags and the checks before a job is submitted; `nemo_run` makes executors of NeMo-Run from them,
-`submitted` is the process that submits one run, follows it and brings its result back, and `submit` starts it.
+and `submission` is the process that submits one run, follows it and brings its result back.
 """
 
 from __future__ import annotations

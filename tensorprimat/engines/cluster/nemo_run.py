@@ -1,16 +1,19 @@
-"""NeMo-Run's executor for each value of --executor, with torchrun as the launcher of ranks."""
+"""NeMo-Run's executor for each value of --executor, with torchrun as the launcher of ranks; errors of Docker."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tensorprimat.core.errors import RunError
 from tensorprimat.engines.cluster import slurm
 from tensorprimat.engines.cluster.executors import TIME_LIMIT, Cluster, JobSpec
+from tensorprimat.system.failures import BY_SYSTEM
 
 _PLACES = {"docker": "/tensorprimat", "skypilot": "/tensorprimat", "kubernetes": "/nemo_run"}
 """Executor → path of the job's folder as the ranks see it. Other executors share this machine's file system, so that
@@ -143,3 +146,36 @@ _BUILDERS: dict[str, Callable[[Any, Cluster, JobSpec, Path], Any]] = {
     "skypilot": _skypilot,
     "kubernetes": _kubernetes,
 }
+
+
+GONE = (
+    "was removed before it had ended: by hand (docker kill), by a daemon that restarted, or "
+    f"{BY_SYSTEM} (dmesg then says so)"
+)
+
+
+@contextlib.contextmanager
+def docker_errors(image: str | None) -> Iterator[None]:
+    """Turn an error of the Docker daemon into a RunError."""
+    import docker.errors
+
+    try:
+        yield
+    except docker.errors.DockerException as error:
+        explanation = str(getattr(error, "explanation", None) or error).strip().splitlines()[0]
+        raise RunError(
+            f"--executor docker: {explanation}; `docker info` shows whether the daemon runs and accepts you, "
+            f"`docker run --rm {image} torchrun --help` whether the image is available and complete"
+        ) from error
+
+
+def is_gone(job: Any) -> bool:
+    """Return True if the container of NeMo-Run's job no longer exists and its exit status was not written.
+
+    NeMo-Run 0.11 then waits for ever: Docker removes its containers when they end, and NeMo-Run reads the status file.
+    """
+    import docker
+
+    app = job.handle.rpartition("/")[2]
+    alive = docker.from_env().containers.list(filters={"label": f"nemo-run/id={app}"})
+    return not alive and not any(Path(job.executor.job_dir).glob("status_*.out"))

@@ -3,7 +3,7 @@
     python -m tensorprimat.engines.cluster.submission --cluster JSON --folder DIR [--dry-run]
         python -m ENGINE --spec spec.json --result result.json
 
-Its command line ends with the engine's command (`submit.submit_command`), and it behaves like the engine: the engine's
+Its command line ends with the engine's command (`submit_command`), and it behaves like the engine: the engine's
 console lines on stdout, all other output of the job and NeMo-Run on stderr, a result file, exit code 0, or 1 with one
 line. Ctrl-C and SIGTERM cancel the job, because without this process nothing would collect the result. All files of the
 job are in DIR. engines/cluster/slurm reads the state of a Slurm job, for which NeMo-Run would need an accounting
@@ -33,11 +33,12 @@ import tensorprimat
 from tensorprimat.core.errors import RunError, TensorPrimatError
 from tensorprimat.core.quantities import stated_seconds
 from tensorprimat.engines import launch
-from tensorprimat.engines.cluster import container, nemo_run, slurm
+from tensorprimat.engines.cluster import nemo_run, slurm
 from tensorprimat.engines.cluster.executors import EXECUTORS, Cluster, JobSpec
 from tensorprimat.engines.cluster.job_log import Console, PrintedLine, Tail
-from tensorprimat.system import regular
+from tensorprimat.system import processes, regular
 
+_MODULE = "tensorprimat.engines.cluster.submission"
 ON_NODE = """\
 # Program that torchrun starts in every rank: runs the module in its first argument, from the package next to this file.
 import runpy
@@ -230,7 +231,7 @@ def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
     done = threading.Event()
     in_docker = submission.cluster.executor == "docker"
     with submission.experiment() as experiment:
-        with container.docker_errors(submission.cluster.container_image) if in_docker else contextlib.nullcontext():
+        with nemo_run.docker_errors(submission.cluster.container_image) if in_docker else contextlib.nullcontext():
             experiment.run(detach=False)
         job = experiment.jobs[0]
         console.note(f"The {submission.title} is submitted, its files are in {submission.named}; Ctrl-C cancels it")
@@ -242,7 +243,7 @@ def _run_by_nemo_run(submission: Submission, console: Console) -> str | None:
     if submission.stop.is_set():
         raise RunError(_was_cancelled(f"the {submission.title}", submission))
     if submission.lost.is_set():
-        return f"the {submission.title} {container.ENDING}"
+        return f"the {submission.title} {nemo_run.GONE}"
     if job.state.name != "SUCCEEDED":
         cause = console.cause() or _written_cause(Path(job.executor.job_dir))
         return f"the {submission.title} ended as {job.state.name}" + (f": {cause}" if cause else "")
@@ -264,7 +265,7 @@ def _watch(experiment: Any, submission: Submission, done: threading.Event) -> No
     while not done.wait(TICK_SECONDS):
         if submission.cluster.executor == "docker" and time.monotonic() >= ask_at:
             ask_at += ASK_SECONDS
-            if container.is_gone(job):
+            if nemo_run.is_gone(job):
                 submission.lost.set()
                 experiment.cancel(job.id)
                 return
@@ -325,9 +326,31 @@ def _train_job(job: Any) -> str:
 _SCRIPTS = {"skypilot": _cloud_task, "kubernetes": _train_job}
 
 
+def submit_command(cluster: Cluster, folder: Path) -> list[str]:
+    """Return the command that submits an engine's command after it; [] without an executor. folder: of the job."""
+    if not cluster.executor:
+        return []
+    return [sys.executable, "-m", _MODULE, "--cluster", cluster.model_dump_json(), "--folder", str(folder)]
+
+
+def executor_script(spec: JobSpec, cluster: Cluster, *, module: str, folder: Path) -> str:
+    """Return the script to submit, in the executor's own format. Raises RunError if NeMo-Run cannot write it."""
+    with processes.scratch_folder() as scratch:
+        stand_in = regular.resolved(scratch)
+        spec_file = stand_in / "spec.json"
+        spec_file.write_text(spec.model_dump_json())
+        engine = [sys.executable, "-m", module, "--spec", str(spec_file), "--result", str(stand_in / "result.json")]
+        command = [*submit_command(cluster, stand_in), "--dry-run", *engine]
+        answer = processes.run_guarded(command, capture_output=True, text=True, env=launch.process_environment())
+    if answer.returncode:
+        last = (answer.stderr.strip().splitlines() or ["no output"])[-1]
+        raise RunError(f"--executor {cluster.executor}: {last}")
+    return str(answer.stdout).replace(str(stand_in), str(regular.resolved(folder))).rstrip()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tensorprimat.engines.cluster.submission",
+        prog=f"python -m {_MODULE}",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -54,13 +54,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         raise UsageError(f"--preset {settings.preset}: Primus trains the full models; --engine torch has it")
     gpu, gpu_source = primus_checkout.gpu_model()
     chosen = methodology.methodology_values(
-        settings.methodology,
-        vars(settings),
-        model=model,
-        preset="full",
-        engine=engine,
-        platform="amd",
-        gpu=GpuInfo(device_name=gpu),
+        settings, model=model, preset="full", engine=engine, platform="amd", gpu=GpuInfo(device_name=gpu)
     )
     configured = dict(chosen.values)
     precision = configured.pop("precision", None)

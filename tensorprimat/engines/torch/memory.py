@@ -15,12 +15,16 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tensorprimat.core.errors import UsageError
+from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.registry import importable
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import fp8
 from tensorprimat.engines.torch import model as model_of_torch
+from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import COMPUTE_DTYPES
+from tensorprimat.models import training_memory
 from tensorprimat.models.custom import ConfiguredModel
 
 LENGTH = 128
@@ -59,6 +63,19 @@ def mean_kept_bytes_per_token(
     of_token = (counted(length) - counted(half)) / (length - half) if autocast else counted(length) / length
     layer_input = model.decoder.hidden_size * stored.itemsize
     return of_token + (layer_input if compiled else 0)
+
+
+def counted_options(spec: RunSpec, model: ConfiguredModel) -> dict[str, str]:
+    """Return the options of a spec that state what its layers keep for backward; {} if torch cannot count it."""
+    try:
+        kept = mean_kept_bytes_per_token(
+            model, precision=spec.precision, compiled=spec.compile, fused_norm=fuses_norm("cuda"),
+            recipe=fp8.recipe_of(spec), autocast=training_memory.uses_autocast(spec),
+        )  # fmt: skip
+    except (RuntimeError, UsageError, ImportError):  # the start block says it; a later check refuses FP8
+        return {}
+    other = {} if can_plan_layers(model) else {training_memory.OTHER_LAYERS: "yes"}
+    return {training_memory.COUNTED: str(round(kept)), **other}
 
 
 def can_plan_layers(model: ConfiguredModel) -> bool:
