@@ -109,7 +109,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "reports/gate.py": ("gate",),
     "engines": ("run",),
     "logs": LOGS,
-    "machine/torch_device.py": (*CELLS, "preflight"),
+    "machine/platform.py": (*CELLS, "preflight"),
     "machine": ("run",),
     "traces": ("explain",),
     "reports/ledger.py": ("explain",),

@@ -5,8 +5,7 @@ from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
-from tensorprimat.machine.platform import Machine
-from tensorprimat.machine.torch_device import existing_device
+from tensorprimat.machine.platform import Machine, existing_device
 from tensorprimat.measure import passes
 from tensorprimat.session import preflight
 from tensorprimat.storage.micro_result import CellSpec

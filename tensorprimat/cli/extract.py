@@ -77,17 +77,13 @@ def command(
     """
     named = [*(logs or []), *(log_file or [])]
     from tensorprimat.cli import extraction
+    from tensorprimat.logs import metric_names
 
     if formats:
         return extraction.show_formats()
-    return extraction.extract(
-        named,
-        stated=shared_options.statements(typed_facts, warmup_steps=warmup_steps),
-        output=output,
-        format=format,
-        segment=segment,
-        as_json=json,
-        explain=explain,
-        follow=follow,
-        names=map or (),
-    )
+    stated = shared_options.statements(typed_facts, warmup_steps=warmup_steps)
+    with metric_names.mapped(map or ()):
+        return extraction.extract(
+            named, stated=stated, output=output, format=format, segment=segment, as_json=json, explain=explain,
+            follow=follow,
+        )  # fmt: skip

@@ -15,7 +15,6 @@ from tensorprimat.core.fact_values import Statement, check_sides, words_of_file
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Result
-from tensorprimat.logs import metric_names
 from tensorprimat.session import explain as explaining
 from tensorprimat.session.extract import EACH, Extracted, extract_each, joined_logs
 from tensorprimat.session.extract import follow_log as follow_log
@@ -43,27 +42,8 @@ def extract(
     as_json: bool,
     explain: str | None,
     follow: bool,
-    names: Sequence[str] = (),
 ) -> int:
-    """Read the named logs, write results and return the exit code. Raises TensorPrimatError if none can be read.
-
-    names: of a table's columns or keys, as --map states them.
-    """
-    with metric_names.mapped(names):
-        return _extract(named, stated, output, format, segment, as_json=as_json, explain=explain, follow=follow)
-
-
-def _extract(
-    named: Sequence[str],
-    stated: Sequence[Statement],
-    output: Path | None,
-    format: str | None,
-    segment: str | None,
-    *,
-    as_json: bool,
-    explain: str | None,
-    follow: bool,
-) -> int:
+    """Read the named logs, write results and return the exit code. Raises TensorPrimatError if none can be read."""
     if format is not None:
         logs.format_named(format)
     chosen = _segment(segment)

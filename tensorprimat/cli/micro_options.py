@@ -13,6 +13,7 @@ from tensorprimat.cli import known_values as known
 from tensorprimat.cli.shared_options import Command, number_as_typed, typed_option, with_options
 
 if TYPE_CHECKING:
+    from tensorprimat.machine.platform import Machine
     from tensorprimat.reports.tables import Table
     from tensorprimat.storage.micro_result import CellSpec, MicroResult
 
@@ -108,15 +109,19 @@ def with_cell_options(
     return with_options([one.replace(default=defaults.get(one.name, one.default)) for one in chosen], after=after)
 
 
-def requested_cells(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
-    """Return the cells that a command times. typed: its shared options; own: its other ones. Raises UsageError."""
+def requested_cells(typed: Mapping[str, Any], *, is_timed: bool = True, **own: Any) -> tuple[list[CellSpec], Machine]:
+    """Return the cells that a command times, checked before the first of them runs for minutes, and the machine.
+
+    typed: the command's shared options; own: its other ones. is_timed: False if it only estimates. Raises UsageError.
+    """
     from tensorprimat.engines.launchers import refuse_ranks
-    from tensorprimat.measure import grid
+    from tensorprimat.machine.platform import detect_platform
+    from tensorprimat.measure import grid, passes
 
     refuse_ranks("a measurement of one device")
     values = {"shape": None, "memory_limit": None, "data": None, **typed, **own}
     data = values.pop("data")
-    return grid.cells(
+    specs = grid.cells(
         grid.GridOptions(
             shapes=values.pop("shape") or (),
             data=None if data is None else str(data),
@@ -125,6 +130,12 @@ def requested_cells(typed: Mapping[str, Any], **own: Any) -> list[CellSpec]:
             **values,
         )
     )
+    machine = detect_platform(cpu=specs[0].device == "cpu")
+    for spec in specs:
+        passes.check_cell(spec, machine)
+    if is_timed:
+        passes.check_cell_packages()
+    return specs, machine
 
 
 _LEFT_OUT_FIRST = (

@@ -51,16 +51,11 @@ def command(
       2  a flag is wrong, flags contradict each other, or the token file cannot be used
     """
     from tensorprimat.cli.options import named_file, writable_folder
-    from tensorprimat.machine.platform import detect_platform
     from tensorprimat.measure import passes, sweep
     from tensorprimat.reports.micro_tables import cells_table
     from tensorprimat.storage import micro_result as cell_files
 
-    specs = options.requested_cells(chosen, context_length=context_length, batch_size=batch_size)
-    machine = detect_platform(cpu=specs[0].device == "cpu")
-    for spec in specs:  # check all of them before the first runs for minutes
-        passes.check_cell(spec, machine)
-    passes.check_cell_packages()
+    specs, _ = options.requested_cells(chosen, context_length=context_length, batch_size=batch_size)
     file = named_file("--output", output)
     folder = None if file else writable_folder("--output", output)
     cells: list[MicroResult] = []

@@ -66,26 +66,21 @@ def command(
       1  a cell failed or the sweep was interrupted; finished cells are kept
       2  a flag is wrong, or flags contradict each other
     """
-    from tensorprimat.machine.platform import detect_platform
     from tensorprimat.measure import isolation, passes, sweep
     from tensorprimat.measure.advice import with_spilling
     from tensorprimat.measure.sweep import estimate_all
     from tensorprimat.reports.micro_tables import basis_of_estimates, cells_table, estimates_table
 
     data = chosen["data"]
-    specs = options.requested_cells(
+    specs, machine = options.requested_cells(
         chosen,
+        is_timed=not dry_run,
         model_size=model_size or (None if chosen["shape"] else ALL_SIZES),
         context_length=context_length,
         batch_size=batch_size,
         data=None if data is None else resolved(data),
     )
     is_cpu = specs[0].device == "cpu"
-    machine = detect_platform(cpu=is_cpu)
-    for spec in specs:
-        passes.check_cell(spec, machine)
-    if not dry_run:
-        passes.check_cell_packages()
     refuse_output("--output", output)
     estimates, rates = estimate_all(specs, output, may_run=is_cpu or dry_run or in_process)
     for precision, (rate, origin) in rates.items():

@@ -56,12 +56,14 @@ def command(
       2  a flag is wrong, or flags contradict each other
     """
     from tensorprimat.core.errors import UsageError
-    from tensorprimat.machine.platform import detect_platform
-    from tensorprimat.measure import advice, grid, isolation, passes, warmup
+    from tensorprimat.measure import advice, grid, isolation, warmup
     from tensorprimat.reports.micro_tables import cells_table
     from tensorprimat.storage import micro_result as cell_files
 
-    specs = options.requested_cells(
+    tried = grid.whole_numbers("--counts", counts)
+    if min(tried) < 0:
+        raise UsageError(f"--counts {counts}: must be 0 or more")
+    specs, _ = options.requested_cells(
         chosen,
         context_length=None if context_length is None else str(context_length),
         batch_size=None if batch_size is None else str(batch_size),
@@ -69,11 +71,6 @@ def command(
     )
     if len(specs) > 1:
         raise UsageError(f"{len(specs)} configurations; the study takes one: give one size, one pass and one precision")
-    tried = grid.whole_numbers("--counts", counts)
-    if min(tried) < 0:
-        raise UsageError(f"--counts {counts}: must be 0 or more")
-    passes.check_cell(specs[0], detect_platform(cpu=specs[0].device == "cpu"))
-    passes.check_cell_packages()
     folder, file = options.output_place(output)
     cells: list[MicroResult] = []
     options.print_message(f"{specs[0].title}: {len(tried)} fresh processes")

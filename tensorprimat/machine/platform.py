@@ -1,10 +1,11 @@
-"""Detection of the platform that torch can use: CUDA, ROCm or CPU."""
+"""Detection of the platform that torch can use, CUDA, ROCm or CPU, and of a device that a user names."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import platform as host_platform
+import re
 import socket
 import warnings
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
+from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import GpuInfo, Platform
 from tensorprimat.core.units import GB
 from tensorprimat.core.version import __version__
@@ -38,6 +41,10 @@ CUDA_CORES_PER_SM = {
 }  # fmt: skip
 """Compute capability → FP32 lanes of one multiprocessor (CUDA C++ Programming Guide, arithmetic throughput table)."""
 STREAM_PROCESSORS_PER_CU = 64  # in every CDNA generation (AMD CDNA 3 white paper, compute unit)
+
+_DEVICE_NAME = re.compile(
+    r"cpu|cuda(?::(?P<number>[0-9]{1,9}))?"
+)  # int() refuses some of what isdigit() accepts, such as ²
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,3 +198,26 @@ def _cpu_name() -> str:
             return next(names, None) or host_platform.machine()
     except FileNotFoundError:  # not Linux
         return host_platform.processor() or host_platform.machine()
+
+
+def existing_device(device: str, machine: Machine, *, flag_value: str | None = None, own_number: str = "0") -> str:
+    """Return "cpu", or "cuda:N" with the number of the GPU. Raises UsageError, naming --device, for any other name and
+    for a device that the machine lacks.
+
+    flag_value: text of the flag if that was another name, such as auto. own_number: number of the GPU for plain "cuda",
+    such as the local rank.
+    """
+    flag = f"--device {flag_value or device}"
+    named = _DEVICE_NAME.fullmatch(device)
+    gpus = machine.gpu_info.device_count or 0
+    if named is None:
+        raise UsageError(f"{flag}: must be auto, cpu, cuda or cuda:N (cuda is also ROCm's name)")
+    if device == "cpu":
+        return device
+    if machine.platform == "cpu":
+        why = f" ({machine.warnings[0].text})" if machine.warnings else ""
+        raise UsageError(f"{flag}: torch sees no GPU here{why}; use --device cpu")
+    number = named["number"] or own_number
+    if not number.isdecimal() or int(number) >= gpus:
+        raise UsageError(f"{flag}: {counted(gpus, 'GPU')} here, numbered from 0")
+    return f"cuda:{int(number)}"

@@ -24,8 +24,7 @@ from tensorprimat.engines import clock as clocks
 from tensorprimat.engines import failures
 from tensorprimat.engines.memory import host_peak_bytes, status_bytes
 from tensorprimat.machine.host_memory import available_bytes
-from tensorprimat.machine.platform import Machine, detect_platform
-from tensorprimat.machine.torch_device import existing_device
+from tensorprimat.machine.platform import Machine, detect_platform, existing_device
 from tensorprimat.measure import advice
 from tensorprimat.storage.micro_result import CellSpec, MicroResult, with_figures
 from tensorprimat.system.failures import OUT_OF_MEMORY

@@ -14,7 +14,6 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines import launch, launchers
 from tensorprimat.engines.cluster import executors, submission
 from tensorprimat.machine import platform
-from tensorprimat.machine.torch_device import existing_device
 from tensorprimat.storage import preflight as records
 from tensorprimat.storage import store
 from tensorprimat.system.atomic import write_atomically
@@ -61,7 +60,7 @@ class Outcome:
 def device_of(device: str, machine: Machine) -> str:
     """Return torch's name of the device to measure, cpu or cuda:N. Raises UsageError if it does not exist."""
     chosen = ("cpu" if machine.platform == "cpu" else "cuda") if device == "auto" else device
-    found = existing_device(chosen, machine, flag_value=device, own_number=os.environ.get("LOCAL_RANK", "0"))
+    found = platform.existing_device(chosen, machine, flag_value=device, own_number=os.environ.get("LOCAL_RANK", "0"))
     if ":" in chosen and launchers.connected_processes(os.environ) > 1:
         raise UsageError(f"--device {device}: each process that torchrun starts takes a GPU of its own; --device cuda")
     return found
