@@ -33,7 +33,7 @@ LOGS = [
     *((name, "\n".join([*filter(None, [head]), *(row.format(n) for n in range(1, 9))]) + "\n")
       for name, (head, row) in HEADED.items()),
 ]  # fmt: skip
-PLACES = 5  # of a last line that are tried: so many from its end, so many elsewhere
+PLACES = 3  # of a last line that are tried: so many from its end, so many elsewhere
 
 
 def read(path, text):
@@ -82,7 +82,7 @@ def test_step_times_with_a_decimal_comma_are_not_thousands_of_seconds(tmp_path):
     assert "decimal points" in str(caught.value)
 
 
-COLUMNS_OF_A_JOB = 6  # of some 150 that are tried
+COLUMNS_OF_A_JOB = 3  # of some 150 that are tried
 
 
 @in_each("name", ALL_JOBS)

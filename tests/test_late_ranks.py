@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import cycle
 from typing import Any
 
 from each import in_each
@@ -25,8 +26,7 @@ def of_all_ranks(lines: list[str], prefix: str, lag: int, ranks: int = 8) -> str
     return text
 
 
-@in_each("prefix", PREFIXES)
-@in_each("name", FORMATS)
+@in_each("name, prefix", list(zip(FORMATS, cycle(PREFIXES), strict=False)))
 def test_a_banner_that_a_rank_prints_after_rows_begins_no_training(read_text: Any, name: str, prefix: str) -> None:
     result = read_text(of_all_ranks(JOBS[name](JOB), PREFIXES[prefix], lag=5))
     assert_figures_of(result, JOB)

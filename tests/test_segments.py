@@ -267,7 +267,7 @@ def assert_nothing_is_mixed_silently(lines: Sequence[str], jobs: Sequence[Job]) 
 
 
 @in_each("name", ALL_JOBS)
-@settings(examples(5), derandomize=True)
+@settings(examples(3), derandomize=True)
 @given(data=st.data())
 def test_no_two_spliced_logs_of_one_format_are_mixed_silently(name: str, data: st.DataObject) -> None:
     assert_nothing_is_mixed_silently(*data.draw(spliced(name)))

@@ -72,7 +72,7 @@ def everything(capsys, *arguments: str, to: Path) -> list:
 
 
 @pytest.mark.usefixtures("old")
-@examples(4)
+@examples(2)
 @given(number=strategies.integers(1, 15), facts=strategies.booleans(), data=strategies.data())
 def test_parts_in_any_number_and_order_give_the_bytes_of_one_machine(tmp_path_factory, capsys, number, facts, data):
     new = tmp_path_factory.mktemp("example")

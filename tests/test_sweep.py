@@ -240,8 +240,8 @@ def test_fit_can_be_requested_later(tmp_path):
 def test_a_cell_that_really_runs_out_of_memory_gives_a_row_marked_oom(tmp_path, capsys):
     if not Path("/proc/self/status").exists():
         pytest.skip("RLIMIT_DATA counts memory on Linux only")
-    limit = f"{passes.used_bytes() / GB + 0.5:.2f}"
-    limited = ["--context-length", "64", "--batch-size", "40000", "--memory-limit", limit, "--in-process"]
+    limit = f"{passes.used_bytes() / GB + 0.1:.2f}"
+    limited = ["--context-length", "64", "--batch-size", "8000", "--memory-limit", limit, "--in-process"]
     command = ["sweep", *QUICK[:4], *limited, "--warmup-steps", "0", "--trials", "1", "--device", "cpu"]
     before = torch.get_num_threads()
     torch.set_num_threads(1)

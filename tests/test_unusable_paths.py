@@ -8,10 +8,11 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import plausible
@@ -81,6 +82,11 @@ WRITING = (
     *("convert --model llama --source none --output P", "convert --model llama --source none --dry-run --output P"),
 )
 """Command lines that would write to the path P. They read `none`, which is missing: the output is checked first."""
+
+
+def each_line_and_each_path(lines: Sequence[str], paths: dict[str, str]) -> list[tuple[str, str]]:
+    """Return every command line with one of the paths, and one command line with every path."""
+    return [*zip(lines, cycle(paths.values()), strict=False), *((lines[0], path) for path in paths.values())]
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +186,7 @@ def main_without_rights(words: list[str]) -> int:
         return threads.submit(limited).result()
 
 
-@in_each("path", TO_READ.values())
-@in_each("line", READING)
+@in_each("line, path", each_line_and_each_path(READING, TO_READ))
 def test_a_path_that_cannot_be_read_is_refused_in_one_line_that_names_it(
     line: str, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,8 +194,7 @@ def test_a_path_that_cannot_be_read_is_refused_in_one_line_that_names_it(
     assert re.match(rf"(--[a-z]+ )?{re.escape(path)}(/config\.json)?: \S", said), said
 
 
-@in_each("path", TO_WRITE.values())
-@in_each("line", WRITING)
+@in_each("line, path", each_line_and_each_path(WRITING, TO_WRITE))
 def test_a_path_that_cannot_be_written_is_refused_before_any_work(
     line: str, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
