@@ -7,10 +7,9 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from fnmatch import fnmatchcase
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
 from each import in_each
 from syntax import nodes
 
@@ -92,13 +91,6 @@ def test_every_module_is_in_a_subpackage_with_a_rule():
     assert not outside_of_subpackages(PACKAGE)
 
 
-def test_a_module_outside_of_the_subpackages_is_found(tmp_path):
-    for name in ("__init__.py", "core/steps.py", "helpers.py", "data/__init__.py", "more/deep/steps.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert outside_of_subpackages(tmp_path) == ["data/__init__.py", "helpers.py", "more/deep/steps.py"]
-
-
 def refused(room, module):
     """Return True if a subpackage may not import a module of the package."""
     top, *rest = module.split(".")
@@ -118,11 +110,6 @@ def test_an_import_upwards_is_found_in_every_form(planted):
     assert not any(refused("session", module) for module in imports_in(planted))
 
 
-def test_a_module_in_a_sentence_or_a_path_is_no_import():
-    sentences = """prog = "python -m tensorprimat.measure.watch"; path = "tensorprimat/logs"; name = 'tensorprimat'"""
-    assert not [module for module in imports_in(sentences) if refused("engines", module)]
-
-
 @in_each(FILES)
 def test_a_subpackage_imports_only_those_below_it(path):
     room = path.relative_to(PACKAGE).parts[0]
@@ -134,12 +121,6 @@ def test_a_subpackage_imports_only_those_below_it(path):
             assert room in TRAINING_ROOMS, f"{room} imports {module}"
         if top == "matplotlib":
             assert path.name == "canvas.py", f"{path.name} imports {module}"
-
-
-@in_each(FILES)
-def test_imports_name_the_whole_module(path):
-    """The tests of this file do not follow `from . import name`."""
-    assert not [node.lineno for node in nodes(path.read_text()) if isinstance(node, ast.ImportFrom) and node.level]
 
 
 USERS_OF_THE_PACKAGE = sorted(path for folder in ("perf", "tools") for path in (ROOT / folder).glob("*.py"))
@@ -254,25 +235,6 @@ def test_no_files_import_one_another_in_a_cycle():
     assert "tensorprimat.engines.torch.engine" in imports["tensorprimat.engines.modules"]  # by a string
 
 
-@in_each(
-    ("table", "engine"),
-    [
-        ('ROW = Row(module="tensorprimat.engines.own")', "from tensorprimat.engines.table import ROW"),
-        ("from tensorprimat.engines import own", "from tensorprimat.engines import helper, table"),
-        ("from tensorprimat.engines import own", 'import_module("tensorprimat.engines.table")'),
-        ("import tensorprimat.engines.own", "def late():\n    from tensorprimat.engines import helper, ROW"),
-    ],
-)
-def test_a_circle_is_found_in_every_form(tmp_path, table, engine):
-    package = "from tensorprimat.engines.table import ROW"
-    known = {}
-    for name, text in {"": package, ".table": table, ".own": engine, ".helper": "import re"}.items():
-        known[f"tensorprimat.engines{name}"] = tmp_path / f"module{name}.py"
-        known[f"tensorprimat.engines{name}"].write_text(text)
-    with pytest.raises(CycleError):
-        list(TopologicalSorter(importers(known)).static_order())
-
-
 ABOUT_PRIMUS = ("engines/modules.py", "session/primus_config.py")
 """Modules that may name those of the Primus engine: the table of engines' modules, and the command about Primus."""
 
@@ -321,10 +283,6 @@ def test_a_command_contains_no_arithmetic(path):
     assert not found or path.name == "live.py", f"lines {sorted(found)}: compute in session/ or below"
 
 
-def test_arithmetic_is_recognised():
-    assert sorted(computes("a = b * 2\nsum(c)\nd = '=' * 3\ne = f / 'g'\na *= 2\n")) == [1, 2, 5]
-
-
 ENGINE_NAMES = frozenset(ENGINES)
 COMPARED_ON_PURPOSE = {
     "storage/legacy.py": ("_TIMING",),  # of result files of the earlier scripts
@@ -370,24 +328,6 @@ def test_no_module_compares_the_name_of_an_engine(path):
     assert not left, f"{name}: declare a field in the engine's row instead of {left}"
 
 
-@in_each(
-    "planted",
-    [
-        'spec.engine == "nemo"', 'engine not in ("auto", "torch")', 'job.engine is ENGINES["primus"]',
-        'INSIDE = ("torch", "nemo")', 'ABLE = frozenset({"bridge"})',
-        'match spec.engine:\n    case "bridge":\n        pass',
-        '(spec.engine, spec.model) != ("bridge", "llama")', '{"primus": 8, "nemo": 1}.get(spec.engine)',
-    ],
-)  # fmt: skip
-def test_a_comparison_with_the_name_of_an_engine_is_found(planted):
-    assert list(compares_engines(planted))
-
-
-@in_each("harmless", ['importable("torch")', 'PACKAGES = ("torch", "lightning")', "engine == OWN"])
-def test_comparing_names_of_packages_is_not_reported_as_a_choice_of_engine(harmless):
-    assert not list(compares_engines(harmless))
-
-
 @in_each(FILES)
 def test_no_path_is_resolved_by_a_method_that_fails_on_links_in_a_circle(path):
     """Path.resolve and Path.expanduser raise RuntimeError; core.regular.resolved and os.path.expanduser do not."""
@@ -429,16 +369,6 @@ def reads_formulas(text):
 def test_no_module_decides_by_the_text_of_a_formula(path):
     found = list(reads_formulas(path.read_text()))
     assert not found, f"{path.name}, lines {found}: make it a field of the term, the metric or the estimate"
-
-
-@in_each(
-    "planted",
-    ['"Σ seconds" in term.formula', 'term.formula.startswith("reported_")', "metric.formula == FROM_FILE",
-     'rate.put_in.partition(": ")[0]', '"Holm" in pair.ratio.estimate.rests_on', "symbol in used.formula"],
-)  # fmt: skip
-def test_a_decision_by_the_text_of_a_formula_is_found(planted):
-    assert list(reads_formulas(planted))
-    assert not list(reads_formulas("f'= {term.formula}'; term.formula + symbols; metric.own_formula is None"))
 
 
 INTERFACES = {
@@ -537,17 +467,6 @@ def test_a_module_of_the_readers_has_both_functions_of_a_reader_or_none():
     assert {name for name in names if "read" in names[name]} == {name for name in names if "detect" in names[name]}
 
 
-def test_a_private_name_an_import_and_an_attribute_are_no_second_definition():
-    text = "from a import planted\n_own = planted.value = 1\nclass One:\n    planted = 1\ndef two():\n    planted = 1"
-    assert public_names(text) == {"One", "two"}
-
-
-def test_the_name_of_an_interface_is_found_outside_of_its_modules():
-    twice = doubles({"tensorprimat.logs.one": "def detect(): ...", "tensorprimat.machine.one": "def detect(): ..."})
-    assert twice == {"detect": ["logs.one", "machine.one"]}
-    assert doubles({"tensorprimat.logs.one": "def detect(): ...", "tensorprimat.logs.two": "def detect(): ..."}) == {}
-
-
 def lookups_by_name_alone(text):
     """Yield the lines that look a device up by its name alone, although a record with its memory is at hand."""
     for node in nodes(text):
@@ -562,8 +481,3 @@ def lookups_by_name_alone(text):
 @in_each(sorted(PACKAGE.rglob("*.py")))
 def test_a_device_is_looked_up_with_its_memory_which_tells_variants_of_one_name_apart(path):
     assert list(lookups_by_name_alone(path.read_text())) == []
-
-
-def test_a_lookup_by_name_alone_is_found():
-    assert list(lookups_by_name_alone("catalogue.find_gpu(result.gpu_info.device_name)")) == [1]
-    assert list(lookups_by_name_alone("find_gpu(a.device_name, a.total_memory_gb), find_gpu(written)")) == []

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import scratch
-from drawn import examples
 from each import in_each
-from hypothesis import given as property_given
-from hypothesis import strategies as st
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
@@ -197,30 +192,6 @@ def test_the_refusal_of_a_wall_clock_breakdown_says_which_lines_state_the_speed(
         NotALogError, match=r"DeepSpeed's wall clock breakdown .* level of the logger DeepSpeed to INFO"
     ):
         read(tmp_path, *rows)
-
-
-@examples(20)
-@property_given(
-    rates=st.lists(st.floats(1.0, 7.0), min_size=2, max_size=8),
-    noise=st.sampled_from(
-        ["", "OVERFLOW! Rank 0 Skipping step", "Beginning of Epoch 2/16", BATCH, "\x1b[0m", "step=1, skipped=x"]
-    ),
-    prefix=st.sampled_from(["", "worker-0: ", "[rank0]:", "\x1b[32m", "(RayActor pid=7) "]),
-)
-def test_noise_and_prefixes_leave_the_planted_rates(tmp_path_factory, rates, noise, prefix):
-    lines = [text for index, rate in enumerate(rates) for text in (noise, prefix + timer(10 * (index + 1), rate))]
-    result = read(tmp_path_factory.mktemp("ds"), *lines)
-    assert result.steps.column("reported_samples_per_second").tolist() == pytest.approx(rates)
-
-
-@examples(20)
-@property_given(cut=st.integers(0, 400), inserted=st.text(max_size=20))
-def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
-    text = "\n".join(
-        [CONFIGURATION, timer(10, 160.0), timer(20, 128.0), "steps: 2 loss: 1 iter time (s): 1 samples/sec: 1"]
-    )
-    with scratch.written(text[:cut] + inserted + text[cut:]) as path, suppress(TensorPrimatError):
-        logs.read(path)
 
 
 @in_each(("others", "told"), [(0.4, ""), (0.408, "all steps took 1.8 % longer on average"), (0.39, "less")])

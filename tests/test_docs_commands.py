@@ -99,12 +99,6 @@ def test_every_unmarked_command_of_a_page_runs(page, prepared, tmp_path):
     assert done.returncode == 0, f"{page}:\n{done.stderr[-3000:]}"
 
 
-def test_marked_blocks_are_left_out_and_others_are_kept():
-    commands = "<!-- needs a GPU -->\n```bash\nfirst\n```\n\n```bash\nsecond\n```\n"
-    page = commands + "```text\nthird\n```\n```python\nfourth\n```\n"
-    assert script_of(page) == "second\n\npython3 - <<'PYTHON'\nfourth\nPYTHON\n"
-
-
 def test_no_page_of_the_site_links_to_a_file_outside_it():
     outside = [
         (str(page.relative_to(ROOT)), target)
@@ -146,17 +140,6 @@ def unknown_in(text: str) -> list[str]:
 def test_commands_within_sentences_have_options_that_exist(page):
     commands = INLINE.findall(page.read_text())
     assert not {command: unknown for command in commands if (unknown := unknown_in(command))}
-
-
-@pytest.mark.parametrize(
-    ("text", "unknown"),
-    [
-        ("tprimat run --steps 3 --wide", ["--wide"]), ("./benchmark.py --model llama", []), ("tprimat runn", ["runn"]),
-        ("torchrun --nproc-per-node 8 -m tensorprimat preflight --slow", ["--slow"]), ("write_docs.py", []),
-    ],
-)  # fmt: skip
-def test_an_option_that_does_not_exist_is_found(text, unknown):
-    assert unknown_in(text) == unknown
 
 
 def test_every_page_is_in_the_navigation_of_the_site():

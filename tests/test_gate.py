@@ -240,11 +240,6 @@ def test_an_unsettled_candidate_is_undecided(gate):
     assert "step time keeps drifting" in markdown
 
 
-def test_a_gate_on_one_machine_a_side_states_that_other_machines_may_differ(gate):
-    _, markdown, _ = gate(h100(), h100(seed=3))
-    assert "one machine per side; other machines may differ" in markdown
-
-
 def test_a_fact_that_the_files_lack_can_be_stated_to_the_gate(gate):
     def without_length(**options):
         made = h100(**options)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import scratch
-from drawn import examples
 from each import in_each
-from hypothesis import given as property_given
-from hypothesis import strategies as st
 
 from tensorprimat import logs
-from tensorprimat.core.errors import NotALogError, TensorPrimatError
+from tensorprimat.core.errors import NotALogError
 from tensorprimat.core.result import Result
 
 ARGUMENTS = """{'data': Alpaca2k(mask_prompt=False, num_workers=4),
@@ -207,31 +202,6 @@ def test_validation_lines_are_not_steps_and_a_nan_loss_stays_nan(tmp_path):
     steps = read(tmp_path, *lines).steps
     assert len(steps) == 3
     assert math.isnan(steps[2].loss)
-
-
-@examples(20)
-@property_given(
-    times=st.lists(st.integers(1, 10**7), min_size=2, max_size=10),
-    noise=st.sampled_from(
-        ["", "Validating ...", "Epoch 1 | iter", "Saving checkpoint to 'x'", "\x1b[0m", "iter 9 step 9 |"]
-    ),
-    prefix=st.sampled_from(["", "0: ", "[rank0]:", "\x1b[32m"]),
-)
-def test_noise_and_prefixes_leave_the_planted_times(tmp_path_factory, times, noise, prefix):
-    lines = []
-    for index, time in enumerate(times, start=1):
-        lines += [noise, prefix + row(index, index, time / 100, ends=True)]
-    assert read(tmp_path_factory.mktemp("litgpt"), *lines).steps.column("seconds").tolist() == pytest.approx(
-        [time / 1e5 for time in times]
-    )
-
-
-@examples(20)
-@property_given(cut=st.integers(0, 900), inserted=st.text(max_size=20))
-def test_torn_lines_raise_nothing_but_the_tools_own_errors(cut, inserted):
-    text = "\n".join([ARGUMENTS, *rows(per_step=2, steps=3, ms=250.0), TOTALS])
-    with scratch.written(text[:cut] + inserted + text[cut:]) as path, suppress(TensorPrimatError):
-        logs.read(path)
 
 
 def test_rows_that_are_printed_twice_or_by_two_ranks_count_once(read_text):

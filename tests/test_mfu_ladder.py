@@ -198,14 +198,6 @@ def test_telemetry_is_skipped_where_no_library_shows_a_device(monkeypatch, part)
         getattr(gpu_checks, part)()
 
 
-def test_the_flash_part_passes_if_torch_has_no_flex_attention(monkeypatch, capsys):
-    monkeypatch.setattr(attention, "uses_flex", lambda _: False)
-    monkeypatch.setattr(attention, "_block_mask", lambda *_: 1 / 0)
-    assert ladder.main(["--here", "--parts", "flash"]) == 0
-    (line,) = lines(capsys)
-    assert line.endswith("this torch has no FlexAttention, so windows have a dense mask")
-
-
 def _quiet(rung, *flags, **whole):
     with contextlib.suppress(RuntimeError):
         rung(*flags, **whole)
@@ -332,20 +324,9 @@ def test_a_skipped_part_fails_where_every_part_must_run(monkeypatch, verdict, co
     assert (ladder.main(["--parts", "sync"]), ladder.main(["--parts", "sync", "--no-skips"])) == codes
 
 
-def test_every_part_belongs_to_one_group():
-    names = [part.__name__ for parts in ladder.GROUPS for part in parts]
-    assert sorted(names) == sorted(set(names))
-
-
 def test_the_stand_in_for_nvml_has_every_name_in_use_and_only_names_of_the_library():
     real = pytest.importorskip("pynvml")
     stand_in = runpy.run_path(str(scripts.ROOT / "tests" / "nvml_stand_in" / "pynvml.py"))
     names = {name for name in stand_in if name.lower().startswith("nvml")}
     used = re.findall(r"\b(?:nvmlDevice|nvmlSystem|NVML[A-Z_])\w+", Path(nvidia.__file__).read_text())
     assert set(used) <= names <= set(dir(real))
-
-
-def test_a_part_that_does_not_exist_is_named(capsys):
-    with pytest.raises(SystemExit):
-        ladder.main(["--parts", "eager,nonesuch"])
-    assert "--parts nonesuch: must be one of devices, sampler" in capsys.readouterr().err

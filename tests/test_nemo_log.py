@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -92,11 +91,6 @@ def test_rows_of_several_ranks_are_one_step(read_text: Any) -> None:
     assert len(read_text(log(*lines)).steps) == 3
 
 
-def test_a_loss_of_nan_stays_nan(read_text: Any) -> None:
-    text = log(*(row(n).replace("loss: 6.466", "loss: nan") for n in range(3)))
-    assert math.isnan(read_text(text).steps[1].loss)
-
-
 def test_parallel_sizes_come_from_the_groups(read_text: Any) -> None:
     printed = [
         "All distributed processes registered. Starting with 8 processes",
@@ -108,16 +102,6 @@ def test_parallel_sizes_come_from_the_groups(read_text: Any) -> None:
     config = read_text(log(*printed, *(row(n) for n in range(3)))).training_config
     assert (config.num_gpus, config.tensor_model_parallel_size, config.context_parallel_size) == (8, 2, 2)
     assert (config.pipeline_model_parallel_size, config.padded_vocabulary_size) == (1, 128256)
-
-
-def test_a_restart_opens_a_new_stretch(read_text: Any) -> None:
-    text = log(row(0), row(1), row(2, seconds="0.51"), row(1, seconds="0.52"), row(2, seconds="0.53"))
-    assert read_text(text).steps.column("segment").tolist() == [0, 0, 0, 1, 1]
-
-
-def test_a_crash_leaves_an_incomplete_result(read_text: Any) -> None:
-    result = read_text(log(*(row(n) for n in range(4)), "Traceback (most recent call last):", "RuntimeError: NCCL"))
-    assert (result.complete, result.runs[0].ended_by) == (False, "crashed")
 
 
 def test_iterations_that_start_again_in_every_epoch_are_one_training(read_text: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import job_logs
@@ -145,10 +144,6 @@ def test_a_step_of_olmo_core_with_a_checkpoint_or_an_evaluation_is_not_measured(
 
 def test_a_row_covers_the_steps_of_its_interval(read_text: Any) -> None:
     assert read_text(log(*(block(n) for n in (10, 20, 30)))).steps.column("covers").tolist() == [10, 10, 10]
-
-
-def test_a_loss_of_nan_stays_nan(read_text: Any) -> None:
-    assert math.isnan(read_text(log(block(1), block(2, loss="nan"))).steps[1].loss)
 
 
 def test_values_below_another_line_belong_to_no_block(read_text: Any) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from each import in_each
 from syntax import nodes
 
 import tensorprimat
@@ -219,8 +218,3 @@ def test_every_pattern_of_the_package_takes_time_in_proportion_to_the_text():
     slow = [f"{where}: {found}" for (_, _, at_start), (where, pattern) in listed.items()
             if (found := worst(pattern, at_start=at_start))]  # fmt: skip
     assert not slow, "\n".join(slow)
-
-
-@in_each("text", [r"\S+: command", r"(\d+)+x", r"\s+$", r"[a-z]+\d$"])
-def test_a_pattern_that_takes_longer_is_found(text):
-    assert worst(re.compile(text))

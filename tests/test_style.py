@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from each import in_each
 from syntax import nodes
 
 ROOT = Path(__file__).parents[1]
@@ -87,11 +86,6 @@ def test_a_counted_noun_has_its_plural_by_its_number():
     assert not [path for path in texts if undecided.search(path.read_text())]
 
 
-@in_each("docstring", ["Whether it fits.", "What a person calls it.", "auto made concrete."])
-def test_a_docstring_that_begins_like_a_riddle_is_recognised(docstring):
-    assert begins_badly(docstring)
-
-
 def test_no_docstring_begins_with_a_question_word_or_a_lower_case_letter():
     bad = [
         f"{path.relative_to(ROOT)}:{line}: {docstring.splitlines()[0]}"
@@ -102,11 +96,6 @@ def test_no_docstring_begins_with_a_question_word_or_a_lower_case_letter():
     assert not bad, "begin with a verb (functions) or a noun (classes, modules):\n" + "\n".join(bad)
 
 
-@in_each("note", ["Whether it fits.", "How many there are.", "Where it comes from."])
-def test_a_note_that_begins_like_a_question_is_recognised(note):
-    assert [text for _, text in notes(f'class Fit:\n    fits: bool\n    """{note}"""') if QUESTION.match(text)]
-
-
 def test_no_note_of_a_field_or_constant_begins_with_a_question_word():
     bad = [
         f"{path.relative_to(ROOT)}:{line}: {note.splitlines()[0]}"
@@ -115,14 +104,6 @@ def test_no_note_of_a_field_or_constant_begins_with_a_question_word():
         if QUESTION.match(note)
     ]
     assert not bad, "begin with a noun, or with True if for a flag:\n" + "\n".join(bad)
-
-
-@in_each("docstring", ["Fields of a log.", "Raises UsageError.", "The step begins.", "12·L·H: pairs."])
-def test_a_function_that_is_documented_without_a_verb_is_recognised(docstring):
-    assert list(begins_without_a_verb(f'def read():\n    """{docstring}"""'))
-    assert not list(
-        begins_without_a_verb(f'class Steps:\n    @property\n    def rows(self):\n        """{docstring}"""')
-    )
 
 
 def test_a_docstring_of_a_function_begins_with_a_verb():
@@ -180,25 +161,6 @@ def test_only_quantities_chooses_the_form_of_a_number():
     elsewhere = {key: line for key, line in found.items() if key not in NOT_SHOWN}
     assert not elsewhere, f"use core/quantities: {elsewhere}"
     assert found.keys() == NOT_SHOWN.keys(), "drop the exceptions that are not needed"
-
-
-@in_each(
-    "planted",
-    ['f"{x:.3f}"', 'f"{x:,.0f}"', 'f"{x:,}"', 'f"{x:g} s"', 'f"{100 * x:+g} %"', 'f"{x:>8g}"', 'f"{x:,.{decimals}f}"',
-     'f"{x:.1%}"', 'format(x, ".3f")', '"{:.3f}".format(x)', '"{x:,}".format(x=x)', '"%.3f" % x', '"%g s" % x',
-     'axis.set_major_formatter(StrMethodFormatter("{x:,.12g}"))'],
-)  # fmt: skip
-def test_the_form_of_a_number_is_found(planted):
-    assert [line for line, _ in formats_of_numbers(planted)] == [1]
-
-
-@in_each(
-    "harmless",
-    ['f"{x:>8} {x:<{width}} {minutes:02} {name!r}"', 'f"{day:%Y-%m-%d %H:%M}"', '"%H:%M:%S.%f"',
-     'def f():\n    """>>> \"{:g}\".format(1)"""'],
-)  # fmt: skip
-def test_a_width_a_date_and_an_example_are_not_the_form_of_a_number(harmless):
-    assert not list(formats_of_numbers(harmless))
 
 
 FORMATS_IN_SCRIPTS = re.compile(r"\bto(Fixed|Precision|Exponential|LocaleString)\(.*?\)|\bIntl\.")

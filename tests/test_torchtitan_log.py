@@ -273,11 +273,6 @@ def test_a_loss_of_nan_stays_nan(read_text: Any) -> None:
     assert any(warning.startswith("loss: nan in 2 of 3") for warning in result.warnings)
 
 
-def test_a_restart_opens_a_new_stretch(read_text: Any) -> None:
-    text = log(row(1), row(2), row(3), "[titan] Training starts at step 2", row(2, "8,000"), row(3, "8,001"))
-    assert read_text(text).steps.column("segment").tolist() == [0, 0, 0, 1, 1]
-
-
 def test_the_lines_of_newer_trainers_give_the_batch(read_text: Any) -> None:
     printed = (
         "[titan] Trainer is initialized with 8192 tokens per DP rank, 65,536 tokens per train step, "
