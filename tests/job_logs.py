@@ -353,18 +353,7 @@ def mlperf(job: Job) -> list[str]:
 
 
 JOBS: dict[str, Callable[[Job], list[str]]] = {
-    "megatron": megatron,
-    "primus": primus,
-    "nemo": nemo,
-    "torchtitan": torchtitan,
-    "maxtext": maxtext,
-    "litgpt": litgpt,
-    "xtuner": xtuner,
-    "nanochat": nanochat,
-    "modded-nanogpt": modded_nanogpt,
-    "huggingface": huggingface,
-    "olmo": olmo,
-    "deepspeed": deepspeed,
-    "lightning": lightning,
-    "mlperf": mlperf,
-}
+    "megatron": megatron, "primus": primus, "nemo": nemo, "torchtitan": torchtitan, "maxtext": maxtext,
+    "litgpt": litgpt, "xtuner": xtuner, "nanochat": nanochat, "modded-nanogpt": modded_nanogpt,
+    "huggingface": huggingface, "olmo": olmo, "deepspeed": deepspeed, "lightning": lightning, "mlperf": mlperf,
+}  # fmt: skip

@@ -8,13 +8,8 @@ import sys
 from pathlib import Path
 
 WANTED = {
-    "gpt3": 3,
-    "llama31_405b": 3,
-    "llama2_70b_lora": 10,
-    "llama31_8b": 10,
-    "deepseekv3_671b": 3,
-    "gpt_oss_20b": 10,
-}
+    "gpt3": 3, "llama31_405b": 3, "llama2_70b_lora": 10, "llama31_8b": 10, "deepseekv3_671b": 3, "gpt_oss_20b": 10,
+}  # fmt: skip
 
 
 def minutes_of(path):

@@ -330,13 +330,8 @@ def test_what_is_of_other_work_or_is_not_enabled_states_nothing(read_text: Any, 
 
 def test_a_number_of_parameters_is_wholly_a_number(read_text: Any) -> None:
     told = {
-        "1,100,048,384": 1_100_048_384,
-        "1 100 048 384": None,
-        "1.1e9": None,
-        "2**30": None,
-        "12": None,
-        "1.1B": None,
-    }
+        "1,100,048,384": 1_100_048_384, "1 100 048 384": None, "1.1e9": None, "2**30": None, "12": None, "1.1B": None,
+    }  # fmt: skip
     for text, count in told.items():
         assert read_text(f"Total parameters: {text}\n{rows(ROW)}").model.parameters == count
 

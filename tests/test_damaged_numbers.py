@@ -106,16 +106,10 @@ def test_an_error_in_a_reader_names_file_and_format_and_the_other_logs_are_read(
 
 EVIL = ("nan", 1e-320, 1e308, 10**400, [], {}, [[1]], "x", -1, 0, True, None)
 PLACES = (
-    ("performance_metrics", "tokens_per_second"),
-    ("model", "shape"),
-    ("gpu_info", "device_count"),
-    ("training_config", "sequence_length"),
-    ("training_config", "data_parallel_size"),
-    ("runs",),
-    ("warnings",),
-    ("provenance", "sources"),
-    ("raw_step_times",),
-)
+    ("performance_metrics", "tokens_per_second"), ("model", "shape"), ("gpu_info", "device_count"),
+    ("training_config", "sequence_length"), ("training_config", "data_parallel_size"), ("runs",), ("warnings",),
+    ("provenance", "sources"), ("raw_step_times",),
+)  # fmt: skip
 
 
 @in_each("place", PLACES)
@@ -144,13 +138,8 @@ def test_a_figure_spelled_as_text_that_is_not_a_number_is_unmeasured(tmp_path, t
 
 
 CELL = {
-    "model_size": "small",
-    "mean_time_ms": 9.5,
-    "context_length": 128,
-    "d_model": 8,
-    "std_time_ms": 0.5,
-    "kind": "cell",
-}
+    "model_size": "small", "mean_time_ms": 9.5, "context_length": 128, "d_model": 8, "std_time_ms": 0.5, "kind": "cell",
+}  # fmt: skip
 
 
 @in_each("key", [*CELL, "pass", "status", "trial_times_ms", "peak_memory_gb", "other"])

@@ -240,11 +240,10 @@ def test_compare_finds_the_folder_of_earlier_tools(folder):
     ],
 )
 def test_a_report_can_be_one_file(results, folder, command, name, holds):
-    for flag in ("--output",) if name.endswith(("png", "svg")) else ("--output", "--output-dir"):
-        target = folder / f"{command}{flag}" / name
-        assert run(command, results, flag, target) == 0
-        assert holds in target.read_bytes()
-        assert [path.name for path in target.parent.iterdir()] == [name]
+    target = folder / "report" / name
+    assert run(command, results, "--output-dir" if name.endswith(".csv") else "--output", target) == 0
+    assert holds in target.read_bytes()
+    assert [path.name for path in target.parent.iterdir()] == [name]
 
 
 @pytest.mark.usefixtures("short_preflight")

@@ -23,14 +23,9 @@ from tensorprimat.reports import survey
 openpyxl = pytest.importorskip("openpyxl")
 
 TIMELINE = {
-    "computation_time": 60.0,
-    "exposed_comm_time": 20.0,
-    "exposed_memcpy_time": 1.0,
-    "busy_time": 81.0,
-    "idle_time": 19.0,
-    "total_time": 100.0,
-    "total_comm_time": 45.0,
-}
+    "computation_time": 60.0, "exposed_comm_time": 20.0, "exposed_memcpy_time": 1.0, "busy_time": 81.0,
+    "idle_time": 19.0, "total_time": 100.0, "total_comm_time": 45.0,
+}  # fmt: skip
 CATEGORIES = [("GEMM", 10, 40.0), ("elementwise", 30, 20.0)]
 
 
@@ -138,12 +133,8 @@ def test_a_part_of_one_profile_only_has_no_ratio(tmp_path):
 
 def test_times_that_are_not_positive_numbers_are_unmeasured(tmp_path):
     rows = [
-        ("type", "time ms"),
-        ("total_time", "n/a"),
-        ("busy_time", -3),
-        ("idle_time", None),
-        ("computation_time", 4.0),
-    ]
+        ("type", "time ms"), ("total_time", "n/a"), ("busy_time", -3), ("idle_time", None), ("computation_time", 4.0),
+    ]  # fmt: skip
     (timeline,) = excel.read_profile([workbook(tmp_path / "p.xlsx", {"gpu_timeline": rows})]).timelines
     assert (timeline.total_seconds, timeline.busy_seconds, timeline.idle_seconds) == (None, None, None)
     assert timeline.computation_seconds == 0.004

@@ -120,13 +120,9 @@ def tables_of(comparison):
     yield sections.verdicts(comparison.pairs)
     yield from (sections.fairness(pair) for pair in comparison.pairs)
     of_sides = (
-        facts.hardware,
-        facts.configuration_table,
-        facts.performance_table,
-        facts.memory_table,
-        facts.power_table,
+        facts.hardware, facts.configuration_table, facts.performance_table, facts.memory_table, facts.power_table,
         facts.provenance,
-    )
+    )  # fmt: skip
     yield from (
         section(comparison) for section in (*of_sides, efficiency.short, sections.runs_table, sections.analysis)
     )

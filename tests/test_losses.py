@@ -133,11 +133,11 @@ def test_a_side_without_losses_gets_no_verdict():
 
 def test_two_equal_sides_diverge_by_chance_in_at_most_one_of_twenty():
     alarms = 0
-    for trial in range(100):
+    for trial in range(50):
         found = parity(
             side([CURVE + jitter((trial, run)) for run in range(3)], seeds=range(3)),
             side([CURVE + jitter((trial, run + 10)) for run in range(3)], seeds=range(10, 13)),
             tolerance=0.0,
         )
         alarms += found.verdict == "diverge"
-    assert alarms <= 9
+    assert alarms <= 5

@@ -80,22 +80,8 @@ PREFIXES = {
     "ray": "(RayActor pid=12, ip=10.0.0.1) ",
 }
 SPELLINGS = [
-    "P0",
-    "P1",
-    "P2",
-    "P3",
-    "P3 rocm",
-    "P4",
-    "P5",
-    "P6",
-    "P7",
-    "P8",
-    "P10",
-    "P11",
-    "upstream",
-    "bridge",
-    "fork",
-]
+    "P0", "P1", "P2", "P3", "P3 rocm", "P4", "P5", "P6", "P7", "P8", "P10", "P11", "upstream", "bridge", "fork",
+]  # fmt: skip
 
 
 def read(tmp_path: Path, lines: list[str], *, end: str = "\n", **flags: object) -> Result:

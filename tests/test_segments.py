@@ -219,16 +219,9 @@ CHANGES = (
 )
 """Facts that another training may have changed; the third and fourth leave tokens/s/GPU as it is."""
 TOLD = (
-    "segments: ",
-    "segments (restarts",
-    "global_batch_size: grows",
-    "tokens_per_step: changes at step",
-    "a row may be lost before it",
-    "audit: ",
-    ": computed ",
-    "no line says why",
-    "different jobs",
-)
+    "segments: ", "segments (restarts", "global_batch_size: grows", "tokens_per_step: changes at step",
+    "a row may be lost before it", "audit: ", ": computed ", "no line says why", "different jobs",
+)  # fmt: skip
 """In warnings that rows and settings may be of different trainings."""
 
 

@@ -330,19 +330,10 @@ def test_an_olmo_batch_that_is_not_a_number_is_unknown(read_text: Any, setting: 
 
 
 MEGATRON_SHAPE = {
-    "bf16": "True",
-    "fp16": "False",
-    "group_query_attention": "True",
-    "num_query_groups": 8,
-    "kv_channels": 128,
-    "hidden_size": 4096,
-    "ffn_hidden_size": 14336,
-    "num_layers": 32,
-    "num_attention_heads": 32,
-    "vocab_size": 128256,
-    "swiglu": "True",
-    "untie_embeddings_and_output_weights": "True",
-}
+    "bf16": "True", "fp16": "False", "group_query_attention": "True", "num_query_groups": 8, "kv_channels": 128,
+    "hidden_size": 4096, "ffn_hidden_size": 14336, "num_layers": 32, "num_attention_heads": 32, "vocab_size": 128256,
+    "swiglu": "True", "untie_embeddings_and_output_weights": "True",
+}  # fmt: skip
 
 
 DEEPSPEED_SHAPE = {"num_experts": "[1]", "num_key_value_heads": 8} | {
@@ -397,14 +388,9 @@ def test_maxtexts_quantization_is_its_precision_and_loses_no_other_setting(
     read_text: Any, quantization: str, precision: str | None
 ) -> None:
     settings = {
-        "dtype": "bfloat16",
-        "global_batch_size_to_train_on": 64,
-        "learning_rate": 0.0003,
-        "max_target_length": 4096,
-        "model_name": "llama3.1-8b",
-        "quantization": quantization,
-        "steps": 100,
-    }
+        "dtype": "bfloat16", "global_batch_size_to_train_on": 64, "learning_rate": 0.0003, "max_target_length": 4096,
+        "model_name": "llama3.1-8b", "quantization": quantization, "steps": 100,
+    }  # fmt: skip
     banner = "".join(f"Config param {name}: {value}\n" for name, value in settings.items())
     result = read_text(banner + "Num_devices: 16, shape (16,)\n" + log(MAXTEXT, count=30))
     config = result.training_config

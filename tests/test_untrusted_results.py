@@ -24,12 +24,9 @@ IMPOSSIBLE_FIGURES = (
     ("host_memory_peak_gb",),
 )
 FIGURES = (
-    ("training_config", "global_batch_size"),
-    ("training_config", "num_gpus"),
-    ("training_config", "warmup_steps"),
-    ("model", "parameters"),
-    ("gpu_info", "total_memory_gb"),
-)
+    ("training_config", "global_batch_size"), ("training_config", "num_gpus"), ("training_config", "warmup_steps"),
+    ("model", "parameters"), ("gpu_info", "total_memory_gb"),
+)  # fmt: skip
 WHOLE_SERIES = {
     "loss": ([1.0], [(-1) ** row * 1e308 for row in range(ROWS)]),
     "covers": ([2**62] * ROWS, [-1] * ROWS),

@@ -17,17 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TRAINING = (
-    "--model",
-    "llama",
-    "--engine",
-    "torch",
-    "--sequence-length",
-    "32",
-    "--warmup-steps",
-    "1",
-    "--num-gpus",
-    "2",
-)
+    "--model", "llama", "--engine", "torch", "--sequence-length", "32", "--warmup-steps", "1", "--num-gpus", "2",
+)  # fmt: skip
 IMAGE = "tensorprimat-test:1"
 QUIET = ("--storage-driver=vfs", "--iptables=false", "--ip6tables=false", "--bridge=none", "--ip-forward=false")
 """Nothing of this machine's network is touched."""
