@@ -118,6 +118,15 @@ def result(
     )
 
 
+def bare(**known: Any) -> Result:
+    """Return a result that knows nothing but the values that are passed."""
+    unknown = {
+        "platform": "nvd", "gpu_info": GpuInfo(), "model": Model(), "training_config": TrainingConfig(),
+        "performance_metrics": PerformanceMetrics(),
+    }  # fmt: skip
+    return Result(**{**unknown, **known})
+
+
 def means_only(machine: str = "h100") -> Result:
     """Return a minimal old result: reported means, no steps, no configuration, no timestamp."""
     facts = MACHINES[machine]

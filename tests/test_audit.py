@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import plausible
 import pytest
 from each import in_each
 from job_logs import Job, megatron
@@ -15,7 +16,7 @@ from tensorprimat.audit import verdict
 from tensorprimat.audit.evidence import DATES, Elapsed, Evidence, LogClock
 from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.provenance import Audit
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
 from tensorprimat.logs.assemble import audited
@@ -41,12 +42,8 @@ def result(
     steps: Steps, *clocks: LogClock, announced: dict[int, str] | None = None, warmup: int | None = None
 ) -> Result:
     return summarise(
-        Result(
-            platform="nvd",
-            gpu_info=GpuInfo(),
-            model=Model(),
+        plausible.bare(
             training_config=TrainingConfig(global_batch_size=4, sequence_length=100, warmup_steps=warmup),
-            performance_metrics=PerformanceMetrics(),
             steps=steps,
             evidence=Evidence(clocks=clocks, announced=announced or {}),
         )

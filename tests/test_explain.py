@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import plausible
 import pytest
 from arithmetic import evaluated
 from each import in_each
@@ -16,7 +17,7 @@ from test_extract import extract, primus  # noqa: F401  # fixtures
 
 from tensorprimat.cli import main
 from tensorprimat.core.provenance import Provenance, Source
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise, terms_of
 from tensorprimat.session.explain import explain, one_liner
@@ -57,12 +58,8 @@ def test_explain_shows_the_basis_of_counts_and_of_reported_figures(
 def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(section: str) -> None:
     rows = 12
     result = summarise(
-        Result(
-            platform="nvd",
-            gpu_info=GpuInfo(),
-            model=Model(),
+        plausible.bare(
             training_config=TrainingConfig(global_batch_size=8, sequence_length=128, num_gpus=2),
-            performance_metrics=PerformanceMetrics(),
             steps=Steps.of(
                 Step(
                     index=row,
@@ -179,12 +176,8 @@ def test_a_model_that_flags_state_is_explained_by_the_flags_and_not_by_the_log(
     ],
 )
 def test_a_fact_that_a_line_of_the_log_gives_is_not_called_foreign_to_the_log(origin: str, shown: str) -> None:
-    read = Result(
-        platform="nvd",
-        gpu_info=GpuInfo(),
-        model=Model(),
+    read = plausible.bare(
         training_config=TrainingConfig(num_gpus=8),
-        performance_metrics=PerformanceMetrics(),
         steps=Steps.of(Step(index=number, seconds=1.0) for number in range(1, 9)),
         provenance=Provenance(timing="reported", assumed={"num_gpus": origin}),
     )
@@ -196,16 +189,7 @@ def test_rows_without_numbers_are_never_called_step_0() -> None:
     seconds, losses = np.full(20, 2.0), np.linspace(3.0, 2.0, 20)
     seconds[7], losses[10] = 9.0, np.nan
     columns = {"seconds": seconds, "loss": losses}
-    read = summarise(
-        Result(
-            platform="nvd",
-            gpu_info=GpuInfo(),
-            model=Model(),
-            training_config=TrainingConfig(),
-            performance_metrics=PerformanceMetrics(),
-            steps=Steps(columns, logged_nan={"loss": np.isnan(losses)}),
-        )
-    )
+    read = summarise(plausible.bare(steps=Steps(columns, logged_nan={"loss": np.isnan(losses)})))
     assert any("loss: nan in 1 of 20 logged rows, the first at row 11" in warning for warning in read.warnings)
     assert explain(read, "loss").splitlines()[2] == "  = 2, row 20 of 20"
     assert "step 0" not in " ".join((*read.warnings, explain(read, "max_step_time_seconds"), one_liner(read)))
@@ -226,26 +210,14 @@ def test_rows_without_numbers_are_never_called_step_0() -> None:
     ],
 )
 def test_an_unknown_fact_names_its_flag_and_one_step_is_not_in_the_plural(field: str, shown: str) -> None:
-    read = Result(
-        platform="nvd",
-        gpu_info=GpuInfo(),
-        model=Model(),
-        training_config=TrainingConfig(),
-        performance_metrics=PerformanceMetrics(),
-        steps=Steps.of(Step(index=number, seconds=1.0, reported_mfu=0.5) for number in (1, 2)),
-    )
+    read = plausible.bare(steps=Steps.of(Step(index=number, seconds=1.0, reported_mfu=0.5) for number in (1, 2)))
     assert shown in explain(summarise(read), field)
 
 
 def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
     read = [
         summarise(
-            Result(
-                platform="nvd",
-                gpu_info=GpuInfo(),
-                model=Model(),
-                training_config=TrainingConfig(),
-                performance_metrics=PerformanceMetrics(),
+            plausible.bare(
                 provenance=Provenance(sources=(Source(file=name, sha256=name[0] * 64),)),
                 steps=Steps.of(Step(index=number, seconds=1.0, line=number) for number in range(1, 9)),
             )
@@ -265,12 +237,8 @@ def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
     ("declared", "shown"), [(None, "2 steps, as the step times show"), (3, "6 steps; declared for each run: 3")]
 )
 def test_a_declared_warm_up_is_not_said_to_follow_from_the_step_times(declared: int | None, shown: str) -> None:
-    read = Result(
-        platform="nvd",
-        gpu_info=GpuInfo(),
-        model=Model(),
+    read = plausible.bare(
         training_config=TrainingConfig(warmup_steps=declared),
-        performance_metrics=PerformanceMetrics(),
         steps=Steps.of(Step(index=number, seconds=1.0) for number in range(1, 9)),
     )
     lines = explain(pool([summarise(read), summarise(read)]), "warmup_steps_dropped").splitlines()
@@ -278,12 +246,9 @@ def test_a_declared_warm_up_is_not_said_to_follow_from_the_step_times(declared: 
 
 
 def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log() -> None:
-    live = Result(
+    live = plausible.bare(
         platform="cpu",
-        gpu_info=GpuInfo(),
-        model=Model(),
         training_config=TrainingConfig(global_batch_size=8),
-        performance_metrics=PerformanceMetrics(),
         provenance=Provenance(engine="torch", timing="measured"),
     )
     assert explain(live, "global_batch_size") == "global_batch_size = 8\n  the training process recorded it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import plausible
 import pytest
 
 pytest.importorskip("torch")
@@ -19,7 +20,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import PerformanceMetrics
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.engines.launch import Ending
@@ -243,13 +244,7 @@ class Observer:
 
 
 def ended(error=None, measured=0):
-    result = Result(
-        platform="nvd",
-        gpu_info=GpuInfo(),
-        model=Model(),
-        training_config=TrainingConfig(),
-        performance_metrics=PerformanceMetrics(measured_steps=measured),
-    )
+    result = plausible.bare(performance_metrics=PerformanceMetrics(measured_steps=measured))
     return Ending(result=result, error=OutOfMemoryError("out of memory") if error is None else error)
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import plausible
 import pytest
 import scripts
 
@@ -14,7 +15,6 @@ from tensorprimat.core.result import (
     ModelShape,
     PerformanceMetrics,
     PowerMetrics,
-    Result,
     Run,
     TrainingConfig,
 )
@@ -39,8 +39,7 @@ def test_the_page_of_the_result_file_explains_every_key():
 
 
 FULL = summarise(
-    Result(
-        platform="nvd",
+    plausible.bare(
         gpu_info=GpuInfo(device_name="NVIDIA H100 80GB HBM3", device_count=8),
         model=Model(
             name="llama",
@@ -55,7 +54,6 @@ FULL = summarise(
             ),
         ),
         training_config=TrainingConfig(global_batch_size=8, sequence_length=16, num_gpus=8, versions={"torch": "2"}),
-        performance_metrics=PerformanceMetrics(),
         provenance=Provenance(sources=(Source(file="some.log", sha256="0" * 64),)),
         runs=(Run(index=0, seed=1),),
         steps=Steps.of(
@@ -71,12 +69,8 @@ FULL = summarise(
         ),
     )
 )
-MINIMAL = Result(
-    platform=None,
-    gpu_info=GpuInfo(),
-    model=Model(),
-    training_config=TrainingConfig(),
-    performance_metrics=PerformanceMetrics(avg_step_time_seconds=1.0, basis="reported_means"),
+MINIMAL = plausible.bare(
+    platform=None, performance_metrics=PerformanceMetrics(avg_step_time_seconds=1.0, basis="reported_means")
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
+import plausible
 import pytest
 from each import in_each
 from test_run_command import write_log
@@ -16,7 +17,7 @@ from test_run_command import write_log
 from tensorprimat.cli import main
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.fact_values import read_statements
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.facts import catalogue
@@ -35,12 +36,10 @@ STATED = [
 
 def bare(path, *, seconds=10.0, platform="amd", name="llama", **config):
     """Return a result file that states nothing but its step times."""
-    result = Result(
+    result = plausible.bare(
         platform=platform,
-        gpu_info=GpuInfo(),
         model=Model(name=name),
         training_config=TrainingConfig(**config),
-        performance_metrics=PerformanceMetrics(),
         steps=Steps({"index": np.arange(1, 23), "seconds": np.full(22, seconds)}),
     )
     path.parent.mkdir(exist_ok=True)

@@ -1,22 +1,21 @@
 """Figures follow from steps: ratios of sums over the measured ones, and None where nothing was measured."""
 
 import numpy as np
+import plausible
 import pytest
 from each import in_each
 
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, Result, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
 from tensorprimat.models import flops, presets
 
 
 def result(rows, *, warmup_steps=1, platform="nvd", **config):
-    return Result(
+    return plausible.bare(
         platform=platform,
-        gpu_info=GpuInfo(),
         model=Model(name="llama"),
         training_config=TrainingConfig(warmup_steps=warmup_steps, **config),
-        performance_metrics=PerformanceMetrics(),
         steps=Steps.of(rows),
     )
 
@@ -260,13 +259,8 @@ def test_a_wrong_mfu_with_right_flops_is_one_warning():
 
 def test_rows_without_times_are_not_said_to_be_warm_up():
     config = TrainingConfig(global_batch_size=8, sequence_length=128, num_gpus=1)
-    read = Result(
-        platform="nvd",
-        gpu_info=GpuInfo(),
-        model=Model(),
-        training_config=config,
-        performance_metrics=PerformanceMetrics(),
-        steps=Steps({"index": np.arange(1, 21), "loss": np.linspace(3.0, 2.0, 20)}),
+    read = plausible.bare(
+        training_config=config, steps=Steps({"index": np.arange(1, 21), "loss": np.linspace(3.0, 2.0, 20)})
     )
     assert "steps: no row states a step time or a rate, so none is measured" in summarise(read).warnings
     means = read.changed(performance_metrics=PerformanceMetrics(samples_per_second=40.0, basis="reported_means"))

@@ -6,12 +6,13 @@ import time
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import plausible
 import pytest
 from each import in_each
 from replay import Replay
 
 from tensorprimat.core.provenance import Provenance
-from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, Run, TrainingConfig
+from tensorprimat.core.result import GpuInfo, Model, Run, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import summarise
 from tensorprimat.engines import power
@@ -265,12 +266,10 @@ def test_a_run_without_power_has_a_reason(monkeypatch, result, drivers, reason):
 
 
 def result_on(*gpu_ids, name=None):
-    return Result(
-        platform="nvd",
+    return plausible.bare(
         gpu_info=GpuInfo(device_name=name),
         model=Model(name="llama"),
         training_config=TrainingConfig(num_gpus=1),
-        performance_metrics=PerformanceMetrics(),
         provenance=Provenance(gpu_ids=gpu_ids),
         runs=(Run(index=0),),
     )
