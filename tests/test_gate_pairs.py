@@ -261,6 +261,20 @@ def test_an_error_of_the_action_is_in_the_summary(repository, tmp_path):
     assert "--assume-run-cv *" in runner.summary
 
 
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"candidate": ".", "baseline-branch": "none"}, "none: no such file"),
+        ({"run": "true", "base-ref": "HEAD~9"}, "HEAD~9: no such commit"),
+    ],
+)
+def test_a_baseline_that_is_not_there_yet_is_in_the_summary_of_the_action(repository, tmp_path, inputs, says):
+    git(repository, "remote", "add", "origin", str(tmp_path / "nowhere"))
+    runner = Runner(tmp_path, repository, python=sys.executable, **inputs)
+    runner.run("Gate")
+    assert (runner.outputs.get("status"), says in runner.summary) == ("error", True), runner.summary
+
+
 def test_the_shell_steps_of_the_action_pass_shellcheck():
     shellcheck = Path(sys.executable).with_name("shellcheck")
     if not shellcheck.exists():
