@@ -33,7 +33,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.summary import pool
 from tensorprimat.session.sides import laid_over, load_any
 from tensorprimat.storage.store import Loaded
-from tensorprimat.system import processes
+from tensorprimat.system import guard, processes
 
 PRINTED_LOG = "-"
 """Name of the log that a command prints."""
@@ -100,19 +100,17 @@ def checkout(repository: Path, commit: str) -> Iterator[Path]:
 
 def run_in(program: Program, command: Sequence[str]) -> tuple[float, str]:
     """Run a command in the folder of a program; return its seconds and its output. Raises RunError if it fails."""
-    environment = {**os.environ, **program.environment}
-    with tempfile.TemporaryFile() as output:
-        started = time.perf_counter()
+    with tempfile.TemporaryFile() as output, tempfile.NamedTemporaryFile("r") as own_time:
+        environment = {**os.environ, **program.environment, guard.SECONDS: own_time.name}
         try:
             code = processes.run_guarded(
-                command, cwd=program.folder, env=environment, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT,
+                command, cwd=program.folder, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT,
             ).returncode  # fmt: skip
         except OSError as error:
             raise UsageError(f"{command[0]}: {error.strerror or error}; name a command that can be started") from error
-        seconds = time.perf_counter() - started
         output.seek(0)
-        text = output.read().decode(errors="replace")
+        text, seconds = output.read().decode(errors="replace"), float(own_time.read() or math.nan)
     if code:
         end = " ".join(text[-_LAST_CHARACTERS:].split())
         raise RunError(f"{program.name}: {command[0]} ended with exit code {code}" + (f": … {end}" if end else ""))

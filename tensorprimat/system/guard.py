@@ -22,6 +22,8 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 IS_LINUX = sys.platform == "linux"
+SECONDS = "TPRIMAT_SECONDS"
+"""Variable that names a file for the command's own time, without the start and the end of this process."""
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _POLL_SECONDS = 0.5  # between two checks of the parent where the kernel sends no signal
 
@@ -89,7 +91,8 @@ def main(argv: list[str]) -> int:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     _end_without(parent, 0, folder)  # it may have died before the request to the kernel
-    mine = os.getpid()
+    mine, place = os.getpid(), os.environ.pop(SECONDS, None)
+    began = time.monotonic()
     leader = os.fork()
     if not leader:
         _become(command, mine, mask)
@@ -110,6 +113,9 @@ def main(argv: list[str]) -> int:
             code = -signal.SIGKILL
         elif number in (signal.SIGTERM, signal.SIGALRM):
             _end_without(parent, leader, folder)
+    if place:
+        with open(place, "w") as file:
+            file.write(str(time.monotonic() - began))
     kill_all(0)  # the number of the command may be given to another process
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
