@@ -68,6 +68,8 @@ def test_single_runs_are_undecided_unless_a_scatter_is_assumed(gate):
     code, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1, seconds=14.5))
     assert code == 3
     assert "each side needs at least 2 runs" in markdown
+    row = next(line for line in markdown.splitlines() if "throughput (tokens/s/GPU)" in line).split(" | ")
+    assert all(figure.replace(",", "").isdecimal() for figure in row[3:5])
     code, markdown, _ = gate(h100(runs=1), h100(runs=1, seed=1, seconds=14.5), "--assume-run-cv", "2%")
     assert code == 1
     assert "assumed: single runs vary by 2 %" in markdown

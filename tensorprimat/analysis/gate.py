@@ -192,6 +192,9 @@ def _levels_of_failure(pairs: Sequence[GroupPair], limit: float, assumed: Stated
 def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatter, to_fail: float) -> Check:
     least = math.log1p(-limit)
     log = pair.log
+    metric = None if pair.metric == TIME_TO_TRAIN else pair.metric
+    rates = [(metric and rate_of(group.result, metric)) or None for group in (pair.baseline, pair.candidate)]
+    what = f"throughput ({spelled_metric(pair.metric)})" if pair.metric else "throughput"
     if log is None:
         sentence, further = "each side needs at least 2 runs", _more_runs(pair, abs(least), assumed)
         if pair.metric is None:
@@ -201,8 +204,8 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         elif any(group.result.provenance.engine == PUBLISHED for group in pair.groups):
             sentence, further = "a published figure has no runs", "state their variation with --assume-run-cv PERCENT"
         return Check(
-            model=model, kind="throughput", what="throughput", status="undecided", limit=-limit,
-            sentence="; ".join(filter(None, (sentence, further, scope(pair, assumed)))),
+            model=model, kind="throughput", what=what, status="undecided", baseline=rates[0], candidate=rates[1],
+            limit=-limit, sentence="; ".join(filter(None, (sentence, further, scope(pair, assumed)))),
         )  # fmt: skip
     look = look_of(pair)
     level = stats.level_of_look(assumed.confidence, look)
@@ -218,15 +221,13 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         "pass": "the whole interval is within the limit",
     }.get(decision) or f"the interval contains the limit; {_more_runs(pair, abs(log.log - least), assumed)}"
     low, high = (math.expm1(stats.bounded(end)) for end in (log.log - half, log.log + half))
-    metric = None if pair.metric == TIME_TO_TRAIN else pair.metric
-    rates = [metric and rate_of(group.result, metric) for group in (pair.baseline, pair.candidate)]
     return Check(
         model=model,
         kind="throughput",
-        what=f"throughput ({spelled_metric(pair.metric or '')})",
+        what=what,
         status="undecided" if decision == "unsettled" else decision,
-        baseline=rates[0] or None,
-        candidate=rates[1] or None,
+        baseline=rates[0],
+        candidate=rates[1],
         change=math.expm1(log.log),
         low=low,
         high=high,
