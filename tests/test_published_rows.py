@@ -190,6 +190,16 @@ def test_a_row_without_an_mfu_says_why_in_the_list_too(name, because, capsys):
         assert row["no_mfu_because"].startswith(because)
 
 
+def test_every_row_of_megatron_bridge_since_26_04_01_states_its_recipe_and_its_environment():
+    for row in catalogue.published_tables():
+        if row.framework in ("Megatron-Bridge 26.04.01", "Megatron-Bridge 26.06"):
+            assert all((row.recipe, row.environment)), row
+            assert ("NVTE_USE_FAST_MATH" in row.environment) == (row.precision == "fp4"), row
+            assert (row.environment.get("NCCL_P2P_NET_CHUNKSIZE") == "2097152") == (
+                row.model.startswith("llama") and row.peft != "lora" and row.pipeline_model_parallel_size > 1
+            ), row
+
+
 def test_a_recipe_is_a_file_at_a_commit():
     recipes = [row.recipe for row in catalogue.published_tables() if row.recipe]
     assert len(recipes) > 40
