@@ -1,4 +1,4 @@
-"""SHA-256 of logs, begun before the readers are imported."""
+"""SHA-256 of logs, computed while they are read."""
 
 import hashlib
 import os
@@ -10,7 +10,6 @@ from tensorprimat import logs
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError
 from tensorprimat.logs import assemble
-from tensorprimat.storage import store
 from tensorprimat.system import digest
 
 ROW = (
@@ -30,43 +29,6 @@ def test_a_digest_covers_all_bytes(tmp_path, size):
     content = bytes(range(256)) * (size // 256 + 1)
     (tmp_path / "a").write_bytes(content[:size])
     assert digest.Digest(tmp_path / "a").done() == (hashlib.sha256(content[:size]).hexdigest(), size)
-
-
-def test_extract_uses_the_digest_that_it_began_before_its_imports(log, tmp_path, monkeypatch):
-    monkeypatch.setattr(digest, "usable_cores", lambda: 2)
-    monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
-    made = []
-    monkeypatch.setattr(digest, "Digest", lambda path, make=digest.Digest: made.append(path) or make(path))
-    assert main(["extract", str(log), "--output", str(tmp_path / "out.json")]) == 0
-    assert made == [log]
-    (source,) = store.load(tmp_path / "out.json").provenance.sources
-    assert source.sha256 == hashlib.sha256(log.read_bytes()).hexdigest()
-
-
-def test_no_digest_is_begun_on_a_single_core(log, monkeypatch):
-    monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
-    monkeypatch.setattr(digest, "usable_cores", lambda: 1)
-    digest.begin_first([str(log)])
-    assert digest._begun == {}
-
-
-def test_no_digest_is_begun_for_a_file_that_is_not_large(tmp_path, log, monkeypatch):
-    monkeypatch.setattr(digest, "usable_cores", lambda: 2)
-    digest.begin_first([str(log)])
-    monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 0)
-    os.mkfifo(tmp_path / "pipe")
-    digest.begin_first(
-        ["--segment", "", str(tmp_path), *(str(tmp_path / name) for name in ("missing", "pipe", "nul\0"))]
-    )
-    assert digest._begun == {}
-
-
-def test_a_digest_that_was_begun_before_the_file_grew_is_not_used(log, monkeypatch):
-    monkeypatch.setattr(digest, "usable_cores", lambda: 2)
-    monkeypatch.setattr(digest, "WORTH_BEGINNING_BYTES", 1)
-    digest.begin_first([str(log)])
-    log.write_text(log.read_text() + ROW.format(9))
-    assert digest.digest_of(log).done()[0] == hashlib.sha256(log.read_bytes()).hexdigest()
 
 
 def test_a_missing_file_has_no_digest(tmp_path):

@@ -16,8 +16,7 @@ import pytest
 from tensorprimat.core.errors import OutOfMemoryError, RunError, UsageError
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import launch
-from tensorprimat.machine import host_memory
-from tensorprimat.system import failures
+from tensorprimat.system import failures, processes
 
 SPEC = RunSpec(
     model="llama",
@@ -155,8 +154,8 @@ def test_a_process_that_the_kernel_killed_for_memory_is_reported_as_such(run, tm
     events = tmp_path / "memory.events"
     events.write_text("oom_kill 4\n")
     (tmp_path / "own").write_text("0::/\n")
-    monkeypatch.setattr(host_memory, "_ROOT", tmp_path)
-    monkeypatch.setattr(host_memory, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(processes, "GROUPS", tmp_path)
+    monkeypatch.setattr(processes, "GROUP_OF_PROCESS", tmp_path / "own")
     ending, _ = run(f"open({str(events)!r}, 'w').write('oom_kill 5')\nos.kill(os.getpid(), signal.SIGKILL)")
     assert str(ending.error).startswith(f"the training process {failures.KILLED_FOR_MEMORY}; for less memory try ")
 

@@ -12,7 +12,7 @@ from each import in_each
 
 from tensorprimat.core.units import GB
 from tensorprimat.machine import host_memory, platform
-from tensorprimat.system import failures
+from tensorprimat.system import failures, processes
 
 HYBRID = "9:name=systemd:/\n4:memory:/jobs/7\n3:cpuset:/\n0::/\n"
 UNIFIED = "0::/user.slice/session-3.scope\n"
@@ -46,8 +46,8 @@ def test_the_kill_counter_is_that_of_the_processs_own_control_group_or_the_neare
     own = tmp_path / "own"
     own.write_text(groups)
     group(tmp_path / "root", folder, name, text.format(3))
-    monkeypatch.setattr(host_memory, "_OWN_GROUPS", own)
-    monkeypatch.setattr(host_memory, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(processes, "GROUP_OF_PROCESS", own)
+    monkeypatch.setattr(processes, "GROUPS", tmp_path / "root")
     assert host_memory.count_oom_kills() == kills
 
 
@@ -82,8 +82,8 @@ def test_memory_that_can_be_allocated_is_within_the_limits_of_all_control_groups
     for folder, texts in files.items():
         for name, text in texts.items():
             group(tmp_path / "root", folder, name, text)
-    monkeypatch.setattr(host_memory, "_OWN_GROUPS", own)
-    monkeypatch.setattr(host_memory, "_ROOT", tmp_path / "root")
+    monkeypatch.setattr(processes, "GROUP_OF_PROCESS", own)
+    monkeypatch.setattr(processes, "GROUPS", tmp_path / "root")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**6, total=10**7))
     assert host_memory.available_bytes() == (10**6 if left is None else left)
     limits = [int(text) for of in files.values() for name, text in of.items() if name in LIMITS and text != "max"]
@@ -92,7 +92,7 @@ def test_memory_that_can_be_allocated_is_within_the_limits_of_all_control_groups
 
 
 def test_a_system_without_control_groups_has_no_counter(tmp_path, monkeypatch):
-    monkeypatch.setattr(host_memory, "_OWN_GROUPS", tmp_path / "absent")
+    monkeypatch.setattr(processes, "GROUP_OF_PROCESS", tmp_path / "absent")
     assert host_memory.count_oom_kills() is None
     assert not host_memory.KillWatch().killed()
 

@@ -18,7 +18,6 @@ from tensorprimat.cli.sweep import Progress
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
-from tensorprimat.machine import host_memory
 from tensorprimat.machine.platform import Machine
 from tensorprimat.measure import grid, isolation, matmul, passes, sweep
 from tensorprimat.measure.matmul import TORCH_DTYPES
@@ -28,7 +27,7 @@ from tensorprimat.models import footprint
 from tensorprimat.reports import micro_tables as reports
 from tensorprimat.storage import micro_result
 from tensorprimat.storage.micro_result import CellSpec, MicroEstimate, MicroResult
-from tensorprimat.system import failures
+from tensorprimat.system import failures, processes
 from tensorprimat.system.failures import KILLED_FOR_MEMORY
 
 ROOT = Path(__file__).parents[1]
@@ -297,8 +296,8 @@ def cell_whose_process(tmp_path, monkeypatch):
     events = tmp_path / "memory.events"
     events.write_text("oom 0\noom_kill 0\n")
     (tmp_path / "own").write_text("0::/\n")
-    monkeypatch.setattr(host_memory, "_ROOT", tmp_path)
-    monkeypatch.setattr(host_memory, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(processes, "GROUPS", tmp_path)
+    monkeypatch.setattr(processes, "GROUP_OF_PROCESS", tmp_path / "own")
     monkeypatch.setattr(isolation, "MODULE", "stand_in")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 

@@ -173,8 +173,6 @@ def _run(arguments: list[str], program: str | None, defaults: Mapping[str, Any])
         return 2
     program = program or f"tprimat {typed}"
     rest = earlier.arguments_of(name, rest)
-    if name == "extract":
-        importlib.import_module("tensorprimat.system.digest").begin_first(rest)
     gc.set_threshold(RARELY, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)  # a search at the end finds nothing of use and takes a tenth of a second
     try:

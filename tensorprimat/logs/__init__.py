@@ -65,7 +65,7 @@ def read_each(
 def _read(path: str | Path, facts: UserFacts | None, format: str | None, **choice: Any) -> list[Result]:
     """Read a log with the first possible format that finds a time or a rate. choice: see assemble.join."""
     with _log(path) as log:
-        hashing, folds = None if log.is_folder else digest.digest_of(log.path), _folds(log)
+        hashing, folds = None if log.is_folder else digest.Digest(log.path), _folds(log)
 
         def read(chosen: Format, warnings: list[str]) -> list[Result]:
             results = _read_as(log, chosen, [*warnings, *folds], facts or UserFacts(), choice)

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from tensorprimat.core.result import Platform
 from tensorprimat.machine import telemetry
 from tensorprimat.system.packages import find_package
+from tensorprimat.system.processes import first_line
 
 _PACKAGES = (
     "torch", "lightning", "transformers", "nemo_toolkit", "nemo_run", "megatron-core", "transformer_engine", "torchao",
@@ -73,7 +74,7 @@ def gpu_places(gpu_ids: Iterable[str] = ()) -> dict[str, str]:
     links, nodes = dict[str, None](), dict[str, None]()
     for device in telemetry.open_devices(gpu_ids):
         speed, width, node = (
-            _first_line(_PCI_DEVICES / (device.bus or "") / name)
+            first_line(_PCI_DEVICES / (device.bus or "") / name)
             for name in ("max_link_speed", "max_link_width", "numa_node")
         )
         if speed and width:
@@ -82,13 +83,6 @@ def gpu_places(gpu_ids: Iterable[str] = ()) -> dict[str, str]:
             nodes[node] = None
     found = {"PCIe": links, "NUMA nodes of the GPUs": nodes}
     return {name: ", ".join(values) for name, values in found.items() if values}
-
-
-def _first_line(file: Path) -> str | None:
-    try:
-        return file.read_text("ascii", "replace").strip()
-    except OSError:
-        return None
 
 
 def gpu_software(platform: Platform, gpu_ids: Iterable[str]) -> dict[str, str]:

@@ -1,13 +1,9 @@
-"""Host memory that this process can still allocate, and the control groups that limit it.
+"""Host memory that this process can still allocate, within its control groups, and kills because memory ran out.
 
 Linux limits a container or a batch job by its control group (cgroup): version 2 is described in
-Documentation/admin-guide/cgroup-v2.rst, version 1 in cgroup-v1/memory.rst.
-
-Detection of processes that the kernel killed because memory ran out, by the counter of this process's control group.
-
-The counter is the proof that a process which ended by SIGKILL was not killed by hand. Linux counts a victim in its own
-group, whichever limit was reached: memory.events (version 2, descendants included) and memory.oom_control (version 1),
-Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+Documentation/admin-guide/cgroup-v2.rst, version 1 in cgroup-v1/memory.rst. A group's counter of kills (memory.events,
+memory.oom_control) is the proof that a process which ended by SIGKILL was not killed by hand: Linux counts a victim in
+its own group, whichever limit was reached.
 """
 
 from __future__ import annotations
@@ -15,42 +11,21 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from tensorprimat.system.processes import control_groups
+
 _COUNTERS = {1: "memory.oom_control", 2: "memory.events"}
 """File with the counter, by version of the control groups."""
 
-_OWN_GROUPS = Path("/proc/self/cgroup")
-_ROOT = Path("/sys/fs/cgroup")
 _LIMIT_AND_USE = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
 _FILE_CACHE = {1: ("total_inactive_file", "total_active_file"), 2: ("inactive_file", "active_file")}
 """Entries of memory.stat about cached files, whose memory the kernel frees before it refuses or kills anything."""
-
-
-def memory_groups() -> tuple[int, list[Path]]:
-    """Return the version of the control groups that count this process's memory, and their folders, own group first.
-
-    The folders are those of the own group and of every group above it, because a container may not see its own path and
-    a limit of any of them holds. The list is empty on another system than Linux.
-    """
-    try:
-        groups = [line.split(":", 2) for line in _OWN_GROUPS.read_text().splitlines()]
-    except OSError:  # not Linux
-        return 2, []
-    for _, controllers, path in groups:
-        if "memory" in controllers.split(","):
-            return 1, _up_to(_ROOT / "memory", path)
-    return 2, next((_up_to(_ROOT, path) for number, _, path in groups if number == "0"), [])
-
-
-def _up_to(root: Path, group: str) -> list[Path]:
-    folder = root / group.lstrip("/")
-    return [place for place in (folder, *folder.parents) if place == root or root in place.parents]
 
 
 def available_bytes() -> float:
     """Return the bytes that this process could still allocate without swapping, within the limits of its groups."""
     import psutil
 
-    version, folders = memory_groups()
+    version, folders = control_groups("memory")
     left = [float(psutil.virtual_memory().available)]
     for folder in folders:
         with contextlib.suppress(OSError, ValueError):  # a group without the controller, or without a limit ("max")
@@ -63,7 +38,7 @@ def total_bytes() -> float:
     """Return the bytes of host memory that this process can have at most: the machine's, or the limit of a group."""
     import psutil
 
-    version, folders = memory_groups()
+    version, folders = control_groups("memory")
     limits = [float(psutil.virtual_memory().total)]
     for folder in folders:
         with contextlib.suppress(OSError, ValueError):
@@ -97,7 +72,7 @@ def count_oom_kills() -> int | None:
 
     It is the counter of the nearest group that has one.
     """
-    version, folders = memory_groups()
+    version, folders = control_groups("memory")
     for folder in folders:
         with contextlib.suppress(OSError, ValueError, KeyError):  # absent, or without this counter (Linux before 4.13)
             fields = dict(line.split() for line in (folder / _COUNTERS[version]).read_text().splitlines())

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.system import regular
-from tensorprimat.system.processes import usable_cores
 
 WORTH_A_THREAD_BYTES = 2**20  # starting one takes as long as hashing a few hundred kilobytes
-WORTH_BEGINNING_BYTES = 2**26  # a smaller file is hashed in less time than importing a reader takes
 DIGEST_BLOCK_BYTES = 2**20  # stays in the cache of a core from reading to hashing
 
 
@@ -58,27 +54,3 @@ class Digest:
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a regular file. Raises InputError where it cannot be read."""
     return Digest(path).done()[0]
-
-
-_begun: dict[Path, tuple[tuple[int, ...], Digest]] = {}
-"""File → its state when its digest was begun, and the digest."""
-
-
-def begin_first(arguments: Iterable[str]) -> None:
-    """Begin the digest of the first large file among a command's arguments, before its imports; `digest_of` finds it.
-
-    On one core it would only slow the imports.
-    """
-    if usable_cores() == 1:
-        return
-    for path in map(Path, arguments):
-        with contextlib.suppress(OSError, ValueError):  # no path, or its reader reports the error
-            if os.path.isfile(path) and path.stat().st_size >= WORTH_BEGINNING_BYTES:
-                _begun[path] = regular.file_state(path), Digest(path)
-                return
-
-
-def digest_of(path: Path) -> Digest:
-    """Return the digest of a regular file: the one that was begun, if the file has not changed since."""
-    state, begun = _begun.pop(path, ((), None))
-    return begun if begun and state == regular.file_state(path) else Digest(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib import metadata
 
 
@@ -10,12 +11,8 @@ def find_package(name: str) -> metadata.Distribution | None:
 
     A folder of metadata that an interrupted removal or installation left behind states no version and is passed over.
     """
-    return next((one for one in metadata.distributions(name=name) if _version_of(one)), None)
-
-
-def _version_of(package: metadata.Distribution) -> str | None:
-    """Return the version in a package's metadata; None where they state none."""
-    try:
-        return package.version or None
-    except (KeyError, OSError):  # newer versions of Python raise it
-        return None
+    for package in metadata.distributions(name=name):
+        with contextlib.suppress(KeyError, OSError):  # newer versions of Python raise it
+            if package.version:
+                return package
+    return None

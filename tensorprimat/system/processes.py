@@ -171,15 +171,11 @@ def marked(mark: str) -> tuple[list[int], set[int]]:
             environment = (folder / "environ").read_bytes()
             if encoded in environment and int(folder.name) != os.getpid():
                 found.append(int(folder.name))
-            elif not environment and _has_a_program(folder.name):
-                empty.add(int(folder.name))
+            elif not environment:
+                state, *_, flags = _stat_of(folder.name)[:7]  # proc(5): fields 3 and 9, from 1
+                if state not in ("Z", "X") and not int(flags) & _NEVER_A_PROGRAM:
+                    empty.add(int(folder.name))
     return found, empty
-
-
-def _has_a_program(pid: int | str) -> bool:
-    """Return True for a living process that is not a thread of the kernel."""
-    fields = _stat_of(pid)
-    return fields[0] not in ("Z", "X") and not int(fields[6]) & _NEVER_A_PROGRAM  # proc(5): fields 3 and 9, from 1
 
 
 def _starts_a_program(pid: int) -> bool:
@@ -277,15 +273,34 @@ def sweep(folder: Path) -> None:
                         os.unlink(entry.path)
 
 
-LARGEST_MACHINE = 2**20  # cores
 GROUPS = Path("/sys/fs/cgroup")
 GROUP_OF_PROCESS = Path("/proc/self/cgroup")
+
+
+def control_groups(controller: str) -> tuple[int, list[Path]]:
+    """Return the version of the control groups of this process for a controller, and their folders, own group first.
+
+    The folders are those of the own group and of every group above it, because a container may not see its own path and
+    a limit of any of them holds. The list is empty on another system than Linux.
+    """
+    try:
+        groups = [line.split(":", 2) for line in GROUP_OF_PROCESS.read_text().splitlines()]
+    except OSError:  # not Linux
+        return 2, []
+    for number, controllers, path in sorted(groups, key=lambda group: group[0] == "0"):
+        if number == "0" or controller in controllers.split(","):
+            root = GROUPS if number == "0" else GROUPS / controller
+            folder = root / path.lstrip("/")
+            inside = [place for place in (folder, *folder.parents) if place == root or root in place.parents]
+            return 2 if number == "0" else 1, inside
+    return 2, []
 
 
 def usable_cores() -> int:
     """Return the number of CPU cores that this process may use: on Linux as taskset, Slurm and containers allow."""
     if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), quota_of_cores() or LARGEST_MACHINE)
+        cores = len(os.sched_getaffinity(0))
+        return min(cores, quota_of_cores() or cores)
     return os.cpu_count() or 1
 
 
@@ -295,23 +310,18 @@ def quota_of_cores() -> int | None:
     `docker run --cpus` and Kubernetes set it; /sys/fs/cgroup/…/cpu.max holds microseconds per period, or "max".
     """
     quotas = []
-    with contextlib.suppress(OSError, ValueError):
-        group = next(line for line in GROUP_OF_PROCESS.read_text().splitlines() if line.startswith("0::")).split(":")[2]
-        inner = GROUPS / group.strip("/")
-        for folder in (inner, *inner.parents):
-            quota, _, period = _line(folder / "cpu.max").partition(" ")
+    for folder in (*control_groups("cpu")[1], GROUPS / "cpu"):  # the last: version 1
+        of_version_1 = (first_line(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+        stated = first_line(folder / "cpu.max") or " ".join(of_version_1)
+        quota, _, period = stated.partition(" ")
+        with contextlib.suppress(ValueError, ZeroDivisionError):
             quotas += [math.ceil(int(quota) / int(period))] if quota.isdecimal() else []
-            if folder == GROUPS:
-                break
-    with contextlib.suppress(OSError, ValueError):  # version 1
-        quota, period = (_line(GROUPS / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-        quotas += [math.ceil(int(quota) / int(period))] if quota.isdecimal() else []
     return max(1, min(quotas)) if quotas else None
 
 
-def _line(path: Path) -> str:
+def first_line(path: Path) -> str:
     """Return the first line of a file; empty without one."""
     try:
-        return path.read_text().split("\n", 1)[0].strip()
+        return path.read_text("ascii", "replace").split("\n", 1)[0].strip()
     except OSError:
         return ""
