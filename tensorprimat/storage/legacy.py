@@ -56,6 +56,9 @@ SERIES = {
 }
 """Column of `Steps` → keys of the series at the top level; a memory series is in GB."""
 
+_SECTIONS = (
+    "gpu_info", "training_config", "parallelism_config", "performance_metrics", "memory_metrics", "power_metrics",
+)  # fmt: skip
 _RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second")
 _SAME_COUNT = 0.01  # relative: rates are printed with a decimal or two
 SAME_PEAK = 0.001  # relative: a peak and its series are rounded to two decimals
@@ -78,19 +81,12 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """
     if "schema_version" in document:
         stated = document["schema_version"]
-        is_newer = _number(stated) and stated > SCHEMA_VERSION
         why, remedy = "files of versions 1 and 2 have no schema_version", "remove the key from a file of version 1 or 2"
-        if is_newer:
+        if _number(stated) and stated > SCHEMA_VERSION:
             why, remedy = f"this program reads up to {SCHEMA_VERSION}", "update TensorPrimat"
         raise InputError(f"schema_version {stated!r}, but {why}", path=path, remedy=remedy)
     notices: list[Notice] = []
-    sections = {
-        name: _section(document, name, path)
-        for name in (
-            *("gpu_info", "training_config", "parallelism_config", "performance_metrics"),
-            *("memory_metrics", "power_metrics"),
-        )
-    }
+    sections = {name: _section(document, name, path) for name in _SECTIONS}
     gpu = sections["gpu_info"]
     names_of_platform = (document.get("platform"), *map(gpu.get, ("hardware_type", "platform", "software_stack")))
     platform = _first_known(names_of_platform, _PLATFORMS)
@@ -208,23 +204,16 @@ def _timestamp(document: Mapping[str, Any], path: Path, notices: list[Notice]) -
 
 def _known(section: Mapping[str, Any], record: Any, name: str, notices: list[Notice]) -> dict[str, Any]:
     """Return a section's values for the fields of a record, under today's keys, without placeholders for "unknown"."""
-    found = {}
-    for field in record.model_fields:
-        key = next((key for key in (field, *_ALIASES.get(field, ())) if section.get(key) is not None), None)
-        if key is not None:
-            found[field] = section[key]
-    return _clean(found, name, notices)
+    keys = {field: (field, *_ALIASES.get(field, ())) for field in record.model_fields}
+    stated = {field: [section[key] for key in each if section.get(key) is not None] for field, each in keys.items()}
+    return _clean({field: values[0] for field, values in stated.items() if values}, name, notices)
 
 
 def _clean(values: Mapping[str, Any], name: str, notices: list[Notice]) -> dict[str, Any]:
     """Return the values that are known: no figure of an old file can be 0, negative or infinite."""
-    kept = {}
+    kept = {field: value for field, value in values.items() if value is not None and _is_measured(value)}
     for field, value in values.items():
-        if value is None:
-            continue
-        if _is_measured(value):
-            kept[field] = value
-        elif value != "":
+        if field not in kept and value not in (None, ""):
             notices.append(Notice("value_unknown", name, key=field, value=repr(value)))
     return kept
 
@@ -234,9 +223,7 @@ def _is_measured(value: Any) -> bool:
         return value.strip().lower() not in UNKNOWN_WORDS
     if isinstance(value, int) and not isinstance(value, bool):
         return 0 < value < _LARGEST
-    if isinstance(value, float):
-        return math.isfinite(value) and value > 0
-    return True
+    return not isinstance(value, float) or (math.isfinite(value) and value > 0)
 
 
 def _number(value: Any) -> TypeGuard[float]:
@@ -297,11 +284,9 @@ def _columns(document: Mapping[str, Any], path: Path, notices: list[Notice]) -> 
         key = next((key for key in keys if document.get(key)), None)
         if key is None:
             continue
-        if not isinstance(document[key], list):
-            raise InputError(
-                f"{key} is {type(document[key]).__name__}, not a list", path=path, remedy="repair the file"
-            )
-        columns[name] = _series(name, key, document[key], notices)
+        if not isinstance(values := document[key], list):
+            raise InputError(f"{key} is {type(values).__name__}, not a list", path=path, remedy="repair the file")
+        columns[name] = _series(name, key, values, notices)
     times = columns.get("seconds", [])
     if all(seconds is None for seconds in times):
         return {}
@@ -312,16 +297,14 @@ def _columns(document: Mapping[str, Any], path: Path, notices: list[Notice]) -> 
 
 def _series(name: str, key: str, values: Sequence[Any], notices: list[Notice]) -> list[Any]:
     """Return one series with None where nothing was measured; a loss that is nan stays nan."""
-    lowest_is_valid = name == "learning_rate"  # schedules start and end at 0
     series: list[Any] = []
     for value in values:
         number = value if _number(value) else math.inf
         if name == "loss" and (number != number or value == "nan"):
             series.append("nan")
-        elif math.isfinite(number) and (number > 0 or (lowest_is_valid and number == 0)):
-            series.append(number)
-        else:
-            series.append(None)
+        else:  # schedules start and end at 0
+            is_valid = math.isfinite(number) and (number > 0 or (name == "learning_rate" and number == 0))
+            series.append(number if is_valid else None)
     unmeasured = sum(old is not None and new is None for old, new in zip(values, series, strict=True))
     if unmeasured:
         notices.append(Notice("values_unknown", key, unknown=unmeasured, values=len(values)))

@@ -342,11 +342,4 @@ def load(path: Path) -> MicroResult:
 
 def parsed(content: bytes, path: Path) -> Any:
     """Return a JSON document; NaN and Infinity of other writers are unmeasured."""
-    try:
-        return json.loads(content, parse_constant=lambda _: None)
-    except UnicodeDecodeError:
-        raise InputError("not text: a cell is a JSON file", path=path) from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
-    except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
-        raise InputError(f"JSON that cannot be read: {error}", path=path) from None
+    return regular.json_in(content, path, "a cell", constants=lambda _: None)

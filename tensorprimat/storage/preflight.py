@@ -5,7 +5,6 @@ SI inside (FLOP/s, bytes/s, seconds). "best" is the fastest of several intervals
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
@@ -166,22 +165,21 @@ class Preflight(Record):
 
     def nodes(self) -> tuple[NodeRate, ...]:
         """Return each node with its slowest GPU, the slowest node first; none where no GPU was tried alone."""
-        if not self.devices:
-            return ()
-        middle = _median(self.devices)
         groups: dict[str, list[DeviceCheck]] = {}
-        for check in self.devices:
+        for check in sorted(self.devices, key=lambda check: check.flops_per_second):
             groups.setdefault(check.host or self.host, []).append(check)
-        found = []
         looks = {look.host: look for look in self.looks}
-        for host, checks in groups.items():
-            slowest = min(checks, key=lambda check: check.flops_per_second)
-            share = slowest.flops_per_second / middle
-            found.append(
-                NodeRate(host=host, gpus=len(checks), slowest=slowest, median_flops_per_second=_median(checks),
-                         slowest_share=share, look=looks.get(host))
-            )  # fmt: skip
-        return tuple(sorted(found, key=lambda node: node.slowest_share))
+        return tuple(
+            NodeRate(
+                host=host,
+                gpus=len(checks),
+                slowest=checks[0],
+                median_flops_per_second=_median(checks),
+                slowest_share=checks[0].flops_per_second / _median(self.devices),
+                look=looks.get(host),
+            )
+            for host, checks in groups.items()
+        )
 
     @property
     def unit(self) -> str:
@@ -255,15 +253,13 @@ def save(preflight: Preflight, folder: Path) -> Path:
 
 def load(path: Path) -> Preflight:
     """Read a preflight. Raises InputError for any other file."""
+    document = regular.json_in(regular.content(path, most_bytes=_LARGEST_BYTES), path, "a preflight")
+    if not isinstance(document, dict) or document.get("kind") != "preflight":
+        raise InputError("JSON, but not a preflight", path=path)
     try:
-        document = json.loads(regular.content(path, most_bytes=_LARGEST_BYTES))
-        if not isinstance(document, dict) or document.get("kind") != "preflight":
-            raise InputError("JSON, but not a preflight", path=path)
         return Preflight.model_validate(document)
     except ValidationError as error:
         raise InputError(first_fault(error), path=path) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not a preflight: {error}", path=path) from error
 
 
 def kept(folders: Iterable[Path]) -> list[Preflight]:

@@ -102,14 +102,9 @@ def from_bytes(content: bytes) -> Steps:
             raise ValueError(f"claims to hold {count(unpacked)} bytes in {count(len(content))}")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         found = {name: arrays[name] for name in arrays.files}
-    return Steps(
-        {name: _column(name, values) for name, values in found.items() if not name.startswith(NAN_PREFIX)},
-        logged_nan={
-            name.removeprefix(NAN_PREFIX): _of_kind(name, values, "b").astype(np.bool_)
-            for name, values in found.items()
-            if name.startswith(NAN_PREFIX)
-        },
-    )
+    columns = {name: _column(name, values) for name, values in found.items() if not name.startswith(NAN_PREFIX)}
+    masks = {name: _of_kind(name, values, "b") for name, values in found.items() if name.startswith(NAN_PREFIX)}
+    return Steps(columns, logged_nan={name.removeprefix(NAN_PREFIX): mask for name, mask in masks.items()})
 
 
 def _column(name: str, values: Any) -> Any:

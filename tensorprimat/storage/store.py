@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,6 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,26 +127,31 @@ def _place(result: Result, folder: Path, default_engine: str | None, written: Co
     The plain name stays with the benchmark that has it. Another benchmark says in its name what differs, or carries a
     hash of its identity where that name is taken too.
     """
-    stem = result_names.file_stem(result, default_engine=default_engine)
     if written is not None:
         known = _candidates(result, folder, default_engine=default_engine)
         for path in known[:MOST_LOOKED_AT]:  # the same log again, perhaps under other flags
             if path not in written and (held := _held(path)) is not None and continues(result, held):
                 return path
-    path = folder / f"{stem}.json"
-    if (held := _held(path)) is None or _supersedes(result, held, path, written):
-        return path
-    if distinct := result_names.distinguishing_facts(result, held, stem):
-        path = folder / f"{stem}_{distinct}.json"
-        if (held := _held(path)) is None or _supersedes(result, held, path, written):
-            return path
-    hashed = folder / f"{stem}_{short_hash(result)}.json"
-    number = 2
-    path = hashed
-    while (held := _held(path)) is not None and not _supersedes(result, held, path, written):
-        path = hashed.with_stem(f"{hashed.stem}-{number}")
-        number += 1
-    return path
+
+    def is_free(path: Path) -> bool:
+        """Return True where nothing is, the same benchmark, or the same log."""
+        if (held := _held(path)) is None:
+            return True
+        if written is None:
+            return not differing_fields(result, held, unknown_equal=True, context=False)
+        return path not in written and continues(result, held)
+
+    return next(filter(is_free, _names(result, folder, result_names.file_stem(result, default_engine=default_engine))))
+
+
+def _names(result: Result, folder: Path, stem: str) -> Iterator[Path]:
+    """Yield the names that a result may have, the plain one first, without end."""
+    yield (plain := folder / f"{stem}.json")
+    if (held := _held(plain)) is not None and (distinct := result_names.distinguishing_facts(result, held, stem)):
+        yield folder / f"{stem}_{distinct}.json"
+    hashed = f"{stem}_{short_hash(result)}"
+    yield folder / f"{hashed}.json"
+    yield from (folder / f"{hashed}-{number}.json" for number in itertools.count(2))
 
 
 def _candidates(planned: Result, folder: Path, *, default_engine: str | None) -> list[Path]:
@@ -156,19 +161,9 @@ def _candidates(planned: Result, folder: Path, *, default_engine: str | None) ->
 
 def _held(path: Path) -> Result | None:
     """Return the result that a file contains, or None where there is none or nothing that can be read."""
-    if not os.path.isfile(path):
-        return None
-    try:
-        return load(path)
-    except InputError:
-        return None
-
-
-def _supersedes(result: Result, held: Result, path: Path, written: Collection[Path] | None) -> bool:
-    """Return True if a result takes the place of an earlier one: the same benchmark again, or the same log again."""
-    if written is None:
-        return not differing_fields(result, held, unknown_equal=True, context=False)
-    return path not in written and continues(result, held)
+    with contextlib.suppress(InputError):
+        return load(path) if os.path.isfile(path) else None
+    return None
 
 
 def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
@@ -179,13 +174,11 @@ def _keep_foreign(latest: Path, history: Path, stamp: str) -> None:
     for known in history.glob(f"{latest.stem}_*.json"):
         if known.stat().st_size == len(content) and known.read_bytes() == content:
             return
-    kept = history / f"{latest.stem}_before_{stamp}.json"
     name = _series_named(latest)
     if name is not None and os.path.isfile(latest.parent / name) and not os.path.exists(history / name):
-        atomic.write_atomically(
-            history / name, regular.content(latest.parent / name, most_bytes=series.LARGEST_SERIES_BYTES)
-        )
-    atomic.write_atomically(kept, content)
+        steps = regular.content(latest.parent / name, most_bytes=series.LARGEST_SERIES_BYTES)
+        atomic.write_atomically(history / name, steps)
+    atomic.write_atomically(history / f"{latest.stem}_before_{stamp}.json", content)
 
 
 def _series_named(path: Path) -> str | None:
@@ -239,11 +232,8 @@ def to_json(result: Result) -> str:
     series_of = {name: json.dumps(step_columns.column(result.steps, name)) for name in inline}  # one list at a time
     times = series_of.pop("seconds", "[]")
     columns = ",\n".join(f"    {json.dumps(name)}: {values}" for name, values in series_of.items())
-    return (
-        f'{head[:-2]},\n  "raw_step_times": {times},\n  "step_metrics": {{'
-        + (f"\n{columns}\n  " if columns else "")
-        + "}\n}\n"
-    )
+    columns = f"\n{columns}\n  " if columns else ""
+    return f'{head[:-2]},\n  "raw_step_times": {times},\n  "step_metrics": {{{columns}}}\n}}\n'
 
 
 def load(path: Path) -> Result:
@@ -256,22 +246,18 @@ def _from_document(document: Any, path: Path) -> Result:
     if is_report(document):
         raise ReportError(f"a report of kind {document['kind']}, not a result", path=path, remedy="name the results")
     if not is_result(document):
-        raise InputError(
-            "JSON, but not a benchmark result (no performance_metrics)", path=path,
-            remedy=READ_A_LOG,
-        )  # fmt: skip
+        raise InputError("JSON, but not a benchmark result (no performance_metrics)", path=path, remedy=READ_A_LOG)
     if document.get("schema_version") != SCHEMA_VERSION:
         document = legacy.lift(document, path)
     try:
         result = Result.model_validate(document)
-    except ValidationError as error:
-        raise InputError(first_fault(error), path=path, remedy="repair or remove the file") from error
     except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"broken series: {error}", path=path, remedy="repair or remove the file") from error
+        why = first_fault(error) if isinstance(error, ValidationError) else f"broken series: {error}"
+        raise InputError(why, path=path, remedy="repair or remove the file") from error
     if result.series_file is not None:
         steps = series.read_series(path, result.series_file, sha256=result.series_sha256)
         result = result.changed(steps=steps, series_file=None)
-    if odd := next(chain(_odd_numbers(result.steps), _odd_figures(result)), None):
+    if odd := next(itertools.chain(_odd_numbers(result.steps), _odd_figures(result)), None):
         raise InputError(odd, path=path, remedy="repair or remove the file")
     if len(result.steps):
         return summarise(result).changed(series_sha256=None)
@@ -298,15 +284,11 @@ def read_json(path: Path) -> Any:
     if content.count(b"[") + content.count(b"{") > MOST_BRACKETS:
         raise InputError("more lists and objects than any result has", path=path)
     try:
-        return json.loads(content)
-    except UnicodeDecodeError:
-        raise InputError("not text: a result is a JSON file", path=path) from None
-    except json.JSONDecodeError as error:
-        if content.lstrip()[:1] not in (b"{", b"["):
+        return regular.json_in(content, path, "a result")
+    except InputError as error:
+        if error.line is not None and content.lstrip()[:1] not in (b"{", b"["):
             raise InputError("not a result, which is a JSON file", path=path, remedy=READ_A_LOG) from None
-        raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
-    except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
-        raise InputError(f"JSON that cannot be read: {error}", path=path) from None
+        raise
 
 
 _REPORTS = ("comparison", "enhanced_metrics", "history", "aggregate", "analysis", "gate", "list")
@@ -367,20 +349,16 @@ Read = Callable[[Sequence[Path]], Sequence[ReadOutcome]]
 
 def load_each(files: Sequence[Path]) -> list[ReadOutcome]:
     """Return the outcome of reading each file of a folder, in order."""
-    return list(map(_outcome, files))
 
+    def outcome(file: Path) -> ReadOutcome:
+        try:
+            with regular.naming_file(file):
+                document = read_json(file)
+                return _from_document(document, file) if is_result(document) else None
+        except InputError as error:
+            return error
 
-def _outcome(file: Path) -> ReadOutcome:
-    try:
-        with regular.naming_file(file):
-            document = read_json(file)
-            return _from_document(document, file) if is_result(document) else None
-    except InputError as error:
-        return error
-
-
-def _holds_json(folder: Path) -> bool:
-    return os.path.isdir(folder) and any(folder.glob("*.json"))
+    return list(map(outcome, files))
 
 
 def load_all(paths: Iterable[Path], *, read: Read = load_each, strict: bool = False) -> tuple[list[Loaded], list[str]]:
@@ -409,11 +387,11 @@ def load_all(paths: Iterable[Path], *, read: Read = load_each, strict: bool = Fa
         loaded += found
         problems += [f"left out: {outcome}" for _, outcome in outcomes if isinstance(outcome, InputError)]
         if not found:
-            raise InputError(
-                "no benchmark results in this folder" + (f" ({problems[0]})" if problems else ""), path=path,
-                remedy=f"earlier ones are in {path / HISTORY}" if _holds_json(path / HISTORY)
-                else "run ./benchmark.py or extract_primus_metrics.py first",
-            )  # fmt: skip
+            remedy = "run ./benchmark.py or extract_primus_metrics.py first"
+            if any((path / HISTORY).glob("*.json")):
+                remedy = f"earlier ones are in {path / HISTORY}"
+            why = "no benchmark results in this folder" + (f" ({problems[0]})" if problems else "")
+            raise InputError(why, path=path, remedy=remedy)
     if broken and (strict or len(loaded) < 2):
         raise broken[0]
     return loaded, problems

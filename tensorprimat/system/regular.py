@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -136,6 +137,21 @@ def text_of_file(path: Path, *, most_bytes: int) -> str:
         return content(path, most_bytes=most_bytes).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError("not UTF-8 text", path=path) from None
+
+
+def json_in(content: bytes, path: Path, what: str, *, constants: Callable[[str], Any] | None = None) -> Any:
+    """Return the content of a JSON document. Raises InputError for another one. what: kind of file, for the message.
+
+    constants: function that returns the value of NaN and Infinity, by default that of Python.
+    """
+    try:
+        return json.loads(content, parse_constant=constants)
+    except UnicodeDecodeError:
+        raise InputError(f"not text: {what} is a JSON file", path=path) from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"invalid JSON: {error.msg}", path=path, line=error.lineno) from None
+    except (RecursionError, ValueError) as error:  # nested thousands deep, or a number of thousands of digits
+        raise InputError(f"JSON that cannot be read: {error}", path=path) from None
 
 
 def yaml_in(text: str, *, most: int = 100_000) -> Any:
