@@ -378,6 +378,9 @@ def test_rates_of_a_resumed_training_count_only_the_steps_that_its_clock_timed(r
     result = read_text(RESUMED + STATED + f"{FEW_STEPS}\n{ALL_SAMPLES}\n")
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 4 / 40)
     assert any("resumed at step 36, but the summary counts all 40 steps" in warning for warning in result.warnings)
+    newer = "  Resuming training from checkpoint with epoch 0 and global step 36\n"
+    assert read_text(HEADER + newer + f"{FEW_STEPS}\n{ALL_SAMPLES}\n").warnings == result.warnings
+    assert read_text(HEADER + f"{FEW_STEPS}\n{ALL_SAMPLES}\n").performance_metrics.samples_per_second == 8.0  # fresh
 
 
 def test_the_tokens_of_a_resumed_training_count_no_step_before_it(read_text: Any) -> None:
@@ -387,7 +390,7 @@ def test_the_tokens_of_a_resumed_training_count_no_step_before_it(read_text: Any
 
 
 def test_a_resume_that_only_the_bar_shows_reduces_the_rates_as_well(read_text: Any) -> None:
-    result = read_text(HEADER + f"{FEW_STEPS}\n{ALL_SAMPLES}\n{row()}\n")
+    result = read_text(RESUMED + f"{FEW_STEPS}\n{ALL_SAMPLES}\n{row()}\n")
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 4 / 40)
     assert any("resumed at about step 36" in warning for warning in result.warnings)
 

@@ -74,16 +74,16 @@ _TRAINED_BY_PROCESS = re.compile(rf"\bNumber of trainable parameters = {fields.W
 _LOGGING_STEPS = re.compile(rf"\blogging_steps['\"]?(?:=|: ){fields.SETTING}")
 _NOTABLE = re.compile(
     r"[Bb]atch size|logging_steps|micro_batch_size|Data Parallel|_train_batch_size|accumulation_steps|world_size"
-    r"|parallel_size|Num GPUs|Accumulation steps|optimization steps|global step"
+    r"|parallel_size|Num GPUs|Accumulation steps|optimization steps|training from"
     r"|print\]|NVIDIA|AMD|\bMI\d{3}|[Tt]rainable param"
 )
 _TABLE_ROW = re.compile(r"^\s{0,9}(?P<name>epoch|train_\w{1,60}) {1,80}= {1,40}(?P<value>\d[^\n]{0,40}?)\s*$")
 """A line of the table `***** train metrics *****`, which Trainer.log_metrics prints with the summary once more."""
 _RUNTIME_OF_TABLE = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,2}):(\d\d):(\d\d\.\d{1,6})")
 _STARTED = "Total optimization steps"  # every process prints it before it resumes
-_RESUMED = re.compile(rf"\bContinuing training from global step {fields.WHOLE}")
+_RESUMED = re.compile(rf"\b(?:Continuing|Resuming) training from (?:[\w ]{{0,60}}\bglobal step {fields.WHOLE})?")
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
-_EVALUATING = re.compile(r"\*{5} Running [\w ]{0,40}[Ee]valuation")  # the Trainer's, or a subclass's of its own
+_EVALUATING = re.compile(r"\*{5} Running [\w ]{0,40}(?:[Ee]valuation|Prediction)")  # of the Trainer or a subclass
 
 
 @dataclass(kw_only=True)
@@ -106,8 +106,8 @@ class Content:
     """The same of its first drawing that shows a step."""
     total_of_bar: int | None = None
     """Steps planned, where a bar alone states them."""
-    resumed_at: int = 0
-    """Steps of the checkpoint from which the training went on, as the log states them."""
+    resumed_at: int | None = None
+    """Steps of the checkpoint from which the training went on, 0 for none, as the log states them."""
     reading: Reading = field(
         default_factory=lambda: Reading(training_config={"framework": "transformers"}, source="Hugging Face Trainer")
     )
@@ -336,7 +336,7 @@ def _notice(text: str, content: Content) -> None:
     if _STARTED in text:
         content.resumed_at, content.first_bar = 0, None
     elif match := _RESUMED.search(text):
-        content.resumed_at = fields.whole(match[1]) or 0
+        content.resumed_at = fields.whole(match[1]) if match[1] else None
     if (match := DEEPSPEED_LINE.search(text)) and match["name"] in DEEPSPEED_SETTINGS and not content.rows:
         name, convert = DEEPSPEED_SETTINGS[match["name"]]
         keep_setting(config, ("num_gpus" if name == "data_parallel_size" else name, convert), match["value"])

@@ -155,7 +155,7 @@ def span_of(content: Content) -> Span:
         return Span()
     first, last = _first_and_last_reading(content)
     end = _end(content, first, last)
-    if content.resumed_at:
+    if content.resumed_at is not None:
         return Span(start=content.resumed_at, end=end)
     low, high = _counted(content)
     if end is not None and 0 < high < end:
