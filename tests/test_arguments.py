@@ -334,6 +334,7 @@ def test_a_number_of_parameters_is_wholly_a_number(read_text: Any) -> None:
     }  # fmt: skip
     for text, count in told.items():
         assert read_text(f"Total parameters: {text}\n{rows(ROW)}").model.parameters == count
+        assert read_text(f"Model params   : {text}\n{rows(ROW)}").model.parameters == count
 
 
 def test_the_program_that_a_log_contains_states_nothing(read_text: Any) -> None:

@@ -48,6 +48,8 @@ _IN_TEXT = re.compile(
     r"(?:AMD )?(?:Instinct )?\bMI(?:100|210|25\d[X]?|300[AXC]|308X|325X|350X|355X)(?: OAM)?\b"
     r"|\bNVIDIA (?:DGX )?(?:Tesla |GeForce |RTX |Quadro )?"
     r"[ABHVLTP]\d{1,4}S?(?:[ -](?:SXM\d?|PCIe|NVL|HBM3|\d{2,3}GB)){0,4}\b"
+    r"|\b(?:NVIDIA (?:GeForce |Quadro )?|GeForce |Quadro )[RG]TX (?:PRO )?\d{4}"
+    r"(?: (?:Ti|SUPER|SFF|Ada|Generation|Blackwell|Max-Q|Workstation|Server|Edition|Laptop|GPU|D)\b)*"
     r"|\bNVIDIA G[BH]\d{3}\b|\b(?:Tesla [VPT]\d{1,3}(?:-[A-Z0-9]+){0,3})\b"
 )
 
@@ -57,6 +59,8 @@ def find_name(text: str) -> str | None:
 
     >>> find_name("CUDA capacity: NVIDIA H100 with 94.99GiB memory")
     'NVIDIA H100'
+    >>> find_name("| 0  NVIDIA GeForce RTX 4090   Off |"), find_name("Quadro RTX 8000, NVIDIA RTX 6000 Ada Generation")
+    ('NVIDIA GeForce RTX 4090', 'Quadro RTX 8000')
     """
     match = _IN_TEXT.search(text)
     return match.group(0) if match else None

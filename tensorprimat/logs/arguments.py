@@ -54,7 +54,8 @@ _LONGEST_LINE, _MOST_LINES = 2**14, 20_000
 _PAIR = re.compile(
     r"""(?<![\w./-])["']?(?P<name>[A-Za-z_]\w{0,40}(?: [a-z]\w{0,20}){0,3})["']?"""
     r"""(?: {0,40}[=:]| (?P<dots>\.{3,60})) {0,2}"""
-    r"""(?:["'](?P<quoted>[^"'\n]{1,100})["']|(?P<plain>[\w.+/-]{1,100})(?![\w./-]|,\d| \d| ?[*/=:]))"""
+    r"""(?:["'](?P<quoted>[^"'\n]{1,100})["']|(?P<plain>\d{1,3}(?:,\d{3})+|[\w.+/-]{1,100})"""
+    r"""(?![\w./-]|,\d| \d| ?[*/=:]))"""
 )
 _SECTION = re.compile(
     r"""['"]?\b(?P<name>[A-Za-z_]\w{0,40})['"]?(?:: ?|=)[A-Za-z_.]{0,60}[{(]|(?P<opens>[{(\[])|(?P<closes>[})\]])"""
@@ -77,9 +78,10 @@ _PRECISION = re.compile(
 )
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "32": "fp32", "16": "fp16"}
 _PARAMETERS = re.compile(
-    r"(?:\b[Tt]otal (?:number of )?param(?:eter)?s|(?<!Local )\b[Nn]umber (?:of )?parameters|\bmodel has"
+    r"(?:\b(?:[Tt]otal (?:number of )?|[Mm]odel )param(?:eter)?s|(?<!Local )\b[Nn]umber (?:of )?parameters|\bmodel has"
     r"|\bshared model params|\bNetwork Parameters|\bModel size(?=: [\d,]{1,20} total parameters)"
-    rf"|\b(?:{'|'.join(_COUNTS)}))['\"]?(?: ?[:=] ?| )(?P<count>\d{{1,3}}(?:,\d{{3}})+|\d{{1,15}}(?:\.\d{{1,9}})?)"
+    rf"|\b(?:{'|'.join(_COUNTS)}))['\"]?(?: {{0,20}}[:=] ?| )"
+    r"(?P<count>\d{1,3}(?:,\d{3})+|\d{1,15}(?:\.\d{1,9})?)"
     r" ?(?P<unit>[KMBGT](?![a-z])|[Mm]illion|[Bb]illion)?(?![\w.,'\u2019]?\d| \d| ?[*x])"
 )
 _SUMMARY = re.compile(  # Lightning's and ms-swift's
@@ -94,8 +96,8 @@ _LONGEST_CONFIG = 400  # lines
 def pairs_in(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield name and value of each argument that lines state.
 
-    >>> list(pairs_in(["world_size: 8, seq_len = 2048", "max_steps=5*8", "- Max train steps: 9"]))
-    [('world_size', '8'), ('seq_len', '2048'), ('max_train_steps', '9')]
+    >>> list(pairs_in(["world_size: 8, seq_len = 2048", "max_steps=5*8", "- Max steps   : 9,000"]))
+    [('world_size', '8'), ('seq_len', '2048'), ('max_steps', '9000')]
     """
     for line in _of_training(lines):
         for text, name, *value in _PHRASES:
@@ -108,7 +110,7 @@ def pairs_in(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             last = name.rpartition(" ")[2]  # "Config param emb_dim: 4096" names emb_dim
             name = last if "_" in last else name.replace(" ", "_")
             if name != "lr" or match[0][0] in "\"'" or _leads_to(line, match.start()):
-                yield name.lower(), match["quoted"] or match["plain"]
+                yield name.lower(), match["quoted"] or match["plain"].replace(",", "")
 
 
 def _leads_to(line: str, start: int) -> bool:
