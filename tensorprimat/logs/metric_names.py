@@ -47,7 +47,11 @@ STEPS = (
 )
 """Names of the number of the optimizer step, the surest first: W&B's own `_step` counts its calls."""
 CLOCKS_OF_TRACKERS = ("_timestamp", "_runtime", "timestamp", "created_at")
-CLOCKS = (*CLOCKS_OF_TRACKERS, "elapsed_s", "elapsed_seconds", "elapsed_sec", "time_elapsed")
+CLOCKS = (
+    *CLOCKS_OF_TRACKERS,
+    *("elapsed_s", "elapsed_seconds", "elapsed_sec", "time_elapsed", "elapsed_time_s", "elapsed_time_sec"),
+    *("wall_time_s", "wall_time_sec", "wall_time_seconds", "wall_clock_s", "wall_clock_sec", "wall_clock_seconds"),
+)
 """Names of the moment at which a row was logged: seconds since 1970 or since the start, or a date."""
 TOTALS: Mapping[str, str] = {
     "train_runtime": "runtime_seconds",
@@ -79,9 +83,9 @@ def names_a_table(names: Iterable[str]) -> bool:
     if not any(name in STEPS for name in plain):
         return False
     found = [field[0] for name in plain if (field := field_of(name))]
-    is_wandbs = any(name in WANDB_MARKS for name in plain)
+    is_clocked = any(name in WANDB_MARKS or name in CLOCKS for name in plain)
     is_measured = any(field in fields.MEASURES for field in found) or any(map(is_of_summary, plain))
-    return is_measured or (is_wandbs and "loss" in found)
+    return is_measured or (is_clocked and "loss" in found)
 
 
 def are_of_table(names: Collection[str]) -> bool:
