@@ -59,6 +59,7 @@ _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
 """First character of a JSON document → names of which a table has one."""
+DLLOGGER = "DLLL {"
 LINGUA = "speed/wps"  # a mean over the steps since the row before
 WINDOWED = ("throughput/batches_per_sec", "device/batches_per_sec")  # metrics of Composer and of Lightning's Throughput
 
@@ -160,7 +161,7 @@ def _opening(log: Log) -> tuple[Literal["document", "lines", "csv"], int, str]:
     start = text.lstrip("\ufeff \t")[:1]
     if start == "[" or (start == "{" and not _object(text)):
         return "document", line, text
-    is_json = start == "{" or any(levanter.RECORD in text for _, text in log.head())
+    is_json = start == "{" or any(levanter.RECORD in text or text.startswith(DLLOGGER) for _, text in log.head())
     return "lines" if is_json else "csv", line, text
 
 
@@ -325,13 +326,20 @@ def _is_summary(row: MetricRow) -> bool:
 
 
 def _object(text: str) -> MetricRow | None:
-    """Return the values of a JSON line by name; of Levanter's logger, those of the record that the line ends with."""
-    text = text[max(0, text.find(levanter.RECORD)) :].strip()
+    """Return the values of a JSON line by name; of Levanter's logger, those of the record that the line ends with.
+
+    NVIDIA's DLLogger puts a mark before each record, and calls the one of the settings step PARAMETER.
+    """
+    text = text[max(0, text.find(levanter.RECORD)) :].removeprefix(DLLOGGER[:-1]).strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _LONGEST_ROW:
         return None
     row = fields.json_in(text)
     if isinstance(row, dict) and row.get("event") == "log" and isinstance(row.get("metrics"), dict):
         return {**row["metrics"], "step": row.get("step")}
+    if isinstance(row, dict) and row.get("type") == "LOG" and isinstance(data := row.get("data"), dict):
+        if row.get("step") == "PARAMETER":
+            return {"hparams": {name.rpartition("/")[2]: value for name, value in data.items()}}
+        return {**data, "step": row.get("step"), "timestamp": fields.number(str(row.get("timestamp")))}
     return row if isinstance(row, dict) else None
 
 
