@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plausible
@@ -322,6 +323,19 @@ def test_every_measured_segment_is_compared_with_its_dates():
     steps = rows([1.0] * 35, [*np.arange(1.0, 21.0).tolist(), *resumed])
     outcome = audited(result(steps.replace(segment=np.repeat([0, 1], [20, 15]))), "run.log")
     assert "14 steps take 14 s at the measured pace, but 18 s by the timestamps" in outcome.warnings[0]
+
+
+def test_a_warm_up_that_is_faster_than_the_steps_after_it_is_suspected(read_text: Any) -> None:
+    def warnings(*times: float) -> str:
+        lines = [f'{{"step": {n}, "step_time_s": {time}, "loss": 2.5}}\n' for n, time in enumerate(times, 1)]
+        return "\n".join(read_text("".join(lines)).warnings)
+
+    noisy = (1.0, 1.1, 0.9, 1.05, 0.95)
+    slow = [5 * time for time in noisy]
+    assert "the 10 steps left out as warm-up took 20.0 % of the time of a measured one" in warnings(
+        *noisy * 2, *slow * 4
+    )
+    assert "left out as warm-up" not in warnings(*slow * 2, *noisy * 4)
 
 
 def warned(times: list[float], dates: list[float]) -> str:

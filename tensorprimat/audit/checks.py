@@ -45,6 +45,7 @@ STEADY_SECONDS = 10.0
 """A clock fell if its mean over the last third of a run is 5 % below that over the first. An H100 at its power cap
 (nvidia-smi, 2026-11-27) had means over 10 s that differ by 1.7 % (standard deviation) and fall by at most 2.1 %, but
 over 2 s by 4.3 % and at most 8.2 %, so less time allows more: by the root of the time."""
+FEWEST_FASTER, FASTER = 3, 0.8  # rows, and their time over that of a measured one: no warm-up makes steps slower
 MOST_IMPROBABLE = 9  # tokens; no language model is trained on sequences shorter than that
 
 
@@ -120,6 +121,8 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[Notice]:
             found.append(say("drifting", together=""))
         if selection.declared_steps is not None:
             found.append(say("warmup_longer", steps=selection.dropped_steps, declared=selection.declared_steps))
+        if share := _faster_before(result, selection):
+            found.append(say("warmup_faster", steps=selection.dropped_steps, share=share))
         if selection.excluded_steps:
             found.append(say("steps_excluded", steps=selection.excluded_steps, work=_other_work(result)))
         if len(selection.rows) and (result.steps.column("interrupted_by")[selection.rows] != 0).all():
@@ -129,6 +132,19 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[Notice]:
         elif len(selection.rows) < 10:
             found.append(say("few_rows", rows=len(selection.rows)))
     return found
+
+
+def _faster_before(result: Result, selection: Selection) -> float | None:
+    """Return the step time of the warm-up over the measured one; None unless it is much shorter."""
+    if not len(selection.rows) or not result.steps.has("seconds"):
+        return None
+    seconds = result.steps.column("seconds")
+    measured = finite(seconds[selection.rows])
+    before = finite(seconds[selection.of_run[1:][selection.of_run[1:] < selection.rows[0]]])
+    if len(before) < FEWEST_FASTER or not len(measured):
+        return None
+    share = median(before) / median(measured)
+    return share if share < FASTER else None
 
 
 def _number(selection: Selection, selections: Sequence[Selection]) -> int | None:
