@@ -32,6 +32,12 @@ def test_a_table_without_a_known_time_lists_its_names_and_is_read_by_a_stated_on
         logs.read(path)
 
 
+def test_lines_with_a_comma_in_their_date_are_no_table(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("2026-02-25 19:42:16,238 INFO worker.py:1841 -- Started.\n" * 5)
+    with pytest.raises(NotALogError, match=r"no step times found; (?!the table has)"):
+        logs.read(tmp_path / "run.log")
+
+
 @in_each("typed", ["step_time", "step_time=", "speed=x", "step_time=x:days"])
 def test_a_wrong_mapping_is_refused(typed: str) -> None:
     with pytest.raises(UsageError, match="--map"), metric_names.mapped([typed]):

@@ -55,6 +55,7 @@ from tensorprimat.logs.metric_steps import Merged, in_whole_seconds
 from tensorprimat.logs.text import Log, UnreadText, lines_of
 
 _COMMENT = "#"
+_NO_NAME = "0123456789"  # begin a number or the date of a console log; "" is in every text
 _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
@@ -92,7 +93,7 @@ def names_in(log: Log) -> list[str]:
         row = next((row for _, text in islice(log.head(), 1000) if (row := _object(text))), {})
         return [name for name, value in row.items() if isinstance(value, int | float) and not isinstance(value, bool)]
     names = csv_cells(text) if shape == "csv" else []
-    return names if len(names) > 1 and all(name.strip() for name in names) else []
+    return names if len(names) > 1 and not any(name.strip()[:1] in _NO_NAME for name in names) else []
 
 
 def header_of(log: Log) -> list[str]:
