@@ -123,7 +123,6 @@ def all_cells_table(cells: pd.DataFrame, *, added: Sequence[str] = (), title: st
 
 def pass_table(pairs: Sequence[PassPair]) -> Table:
     """Return the table of forward only against forward and backward."""
-    of_a_pair = ("model_size", "context_length", "batch_size", "precision")
     rows = [
         {
             **{
