@@ -146,17 +146,19 @@ def _with_rates(result: Result, work: str) -> Result:
 
     Rows with the work and a time of a step that does not follow from a rate need none. work: samples or tokens.
     """
-    steps, notices = result.steps, list[Notice]()
+    steps, seen, notices = result.steps, result.steps.seen, list[Notice]()
     counts = _counts_over_clocks(result, work, _work_of(result, work))
     counted, how, least = counts[0] if counts else (None, "", 0.0)
-    if how == COUNTER and steps.has(PER_GPU):
+    if how == COUNTER and PER_GPU in seen:
         result = with_gpus(result, processes_of(result.training_config))
     config = result.training_config
     gpus, accumulated = config.num_gpus or processes_of(config), config.gradient_accumulation_steps or 1
     amount = _work_of(result, work, config.global_batch_size)
-    is_timed = steps.has("seconds") and (work == "samples" or _is_known(amount))
+    is_timed = "seconds" in seen and (work == "samples" or _is_known(amount))
     tflops = rates_of_tflops(result) if counted is None and gpus and work == "tokens" else []
     for name, claimed in zip(_RATES_OF[work], (1, gpus), strict=True):
+        if name not in seen:
+            continue
         rate, is_timer = combined(steps, name), work == "tokens" and _is_timer(steps, name, claimed)
         if rate is None or (counted is None and not tflops) or not (claimed or how == COUNTER):
             continue
@@ -280,21 +282,26 @@ def without_disputed(result: Result, figures: dict[str, Term]) -> dict[str, Term
 
 def _levels(result: Result, work: str) -> tuple[dict[str, float], float]:
     """Return the rates of all GPUs by the times of the rows, or without them by samples, and by each printed rate, over
-    the rows that have all of them; and by how much they may differ.
+    the rows that have all of them; and by how much they may differ. None are returned where there is only one.
     """
-    steps, config = result.steps, result.training_config
+    steps, config, seen, rates = result.steps, result.training_config, result.steps.seen, {}
     gpus = None if "num_gpus" in result.provenance.assumed else config.num_gpus
-    rates = {_TIME: _work_of(result, work, config.global_batch_size) / steps.column(_TIME)}
+    if _TIME in seen:
+        rates[_TIME] = _work_of(result, work, config.global_batch_size) / steps.column(_TIME)
     for name, factor in zip(_RATES_OF[work], (1, gpus), strict=True):
-        rates[name] = usable_rate(steps, name) * (factor or np.nan)
-    if work == "tokens":
-        rates["samples"] = usable_rate(steps, _RATES_OF["samples"][0]) * (config.sequence_length or np.nan)
-    announced = announced_before(steps.column("line"), steps.column("index"), result.evidence)
-    is_alone = (announced == 0) & (
-        steps.column("interrupted_by") == 0
-    )  # a rate may hold what the row's time leaves out
+        if name in seen:
+            rates[name] = usable_rate(steps, name) * (factor or np.nan)
+    if work == "tokens" and (of_samples := _RATES_OF["samples"][0]) in seen:
+        rates["samples"] = usable_rate(steps, of_samples) * (config.sequence_length or np.nan)
+    if len(rates) < 2:
+        return {}, 0.0
+    line, index, interrupted = steps.columns("line", "index", "interrupted_by")
+    announced = announced_before(line, index, result.evidence)
+    is_alone = (announced == 0) & (interrupted == 0)  # a rate may hold what the row's time leaves out
     known = {name: of_rows for name, rate in rates.items() if _is_known(of_rows := np.where(is_alone, rate, np.nan))}
-    first = next(iter(known.values()), rates[_TIME])
+    if len(known) < 2:
+        return {}, 0.0
+    first = next(iter(known.values()))
     ratios = {name: of_rows for name, rate in known.items() if len(of_rows := finite(rate / first))}
     near = tolerance(result) + sum(error_of_mean(one, unit_of_values(one)) for one in map(finite, known.values()))
     return {name: median(finite(first)) * median(of_rows) for name, of_rows in ratios.items()}, near
@@ -332,10 +339,12 @@ def _scopes(gpus: int | None, accumulated: int) -> dict[int, str]:
 
 def _work_of(result: Result, work: str, batch: int | None = None) -> FloatArray:
     """Return the work of a step by the rows, NaN where unknown; shape (rows,). batch: samples where no row has any."""
-    steps = result.steps
-    samples = steps.column("samples") if steps.has("samples") or not batch else np.full(len(steps), float(batch))
-    if work == "samples" or steps.has(work):
-        return samples if work == "samples" else steps.column(work)
+    steps, seen = result.steps, result.steps.seen
+    if work == "tokens" and work in seen:
+        return steps.column(work)
+    samples = steps.column("samples") if "samples" in seen or not batch else np.full(len(steps), float(batch))
+    if work == "samples":
+        return samples
     return samples * (result.training_config.sequence_length or np.nan)
 
 

@@ -177,7 +177,8 @@ TOKENS_CHANGE = "tokens_change"
 
 def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[Notice]:
     """Return a notice if the measured steps have different numbers of tokens and no growing batch explains it."""
-    if result.steps.has("samples") or any(one.code == TOKENS_CHANGE for one in result.remarks):
+    seen = result.steps.seen
+    if "samples" in seen or "tokens" not in seen or any(one.code == TOKENS_CHANGE for one in result.remarks):
         return []
     ranges = [found for selection in selections if (found := token_range(result.steps.take(selection.rows)))]
     if not ranges:
@@ -189,7 +190,8 @@ def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[Noti
 def _sparse_power(result: Result, selections: Sequence[Selection]) -> list[Notice]:
     """Return notices about power, clock and temperature that only a part of the measured rows states, and energy."""
     steps = result.steps
-    known = [name for name in (*LEVEL_NAMES, COUNTED_ENERGY) if steps.has(name)]
+    seen = steps.seen
+    known = [name for name in (*LEVEL_NAMES, COUNTED_ENERGY) if name in seen]
     rows = [selection.rows for selection in selections if len(selection.rows)]
     if not known or not rows:
         return []

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorprimat.analysis.records import Side
-from tensorprimat.core.steps import FloatArray, Steps
+from tensorprimat.core.steps import FloatArray, Steps, distinct
 from tensorprimat.core.summary import select_measured
 from tensorprimat.core.units import GIGA
 
@@ -45,8 +45,10 @@ class StepCurve:
 
 def curves(side: Side) -> tuple[StepCurve, ...]:
     """Return one curve per run of a side, of the first _MOST_CURVES runs; none where its result contains no steps."""
-    every_run = side.result.steps.column("run")
-    steps = side.result.steps.take(np.isin(every_run, np.unique(every_run)[:_MOST_CURVES]))
+    steps = side.result.steps
+    every_run = steps.column("run")
+    if len(numbers := distinct(every_run)) > _MOST_CURVES:
+        steps = steps.take(np.isin(every_run, numbers[:_MOST_CURVES]))
     selections = select_measured(steps, warmup_steps=side.result.training_config.warmup_steps)
     return tuple(_curve(steps, selection.run, selection.rows) for selection in selections)
 
