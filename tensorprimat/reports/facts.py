@@ -16,7 +16,7 @@ from tensorprimat.core import quantities, settings
 from tensorprimat.core.figures import STEP_FIGURES, Definition
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting
-from tensorprimat.reports.tables import NO_CELL, Table, TableCell, headed
+from tensorprimat.reports.tables import UNMEASURED_CELL, Table, TableCell, headed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def side_by_side(
         cells = [TableCell(text=fact.label, value=fact.label)]
         for side, value, source in zip(sides, values, sources[fact.source], strict=True):
             if value is None:
-                cells.append(NO_CELL)
+                cells.append(UNMEASURED_CELL)
                 continue
             text, is_number = fact.form(value), isinstance(value, int | float) and not isinstance(value, bool)
             cell = TableCell(text=text, value=value if is_number else text, source=source, terms=fact.terms(side))

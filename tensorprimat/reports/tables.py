@@ -58,12 +58,12 @@ class Table:
     """True if the rows are of one kind, so that they can be sorted."""
 
 
-NO_CELL = TableCell(text=UNMEASURED)
+UNMEASURED_CELL = TableCell(text=UNMEASURED)
 
 
 def text_cell(value: str | None) -> TableCell:
     """Return a cell of words."""
-    return NO_CELL if value is None else TableCell(text=value, value=value)
+    return UNMEASURED_CELL if value is None else TableCell(text=value, value=value)
 
 
 def figure_cell(
