@@ -14,9 +14,10 @@ from tensorprimat.logs.format import Format
 from tensorprimat.logs.formats import FORMATS
 
 OF_STEP = {one.name for one in dataclasses.fields(Step)}
-SUMS_OF_ROWS = {"total_tokens", "total_samples", "total_steps", "elapsed", "label_tokens", "interval_seconds"}
+TOTALS = {"total_tokens", "tokens_before", "total_samples", "total_steps"}
+SUMS_OF_ROWS = {*TOTALS, "elapsed", "label_tokens", "interval_seconds"}
 MEANT_BY_NUMBERS = OF_STEP | SUMS_OF_ROWS | {"steps_per_second"}
-MEANT_BY_SETTINGS = {*TrainingConfig.model_fields, "gpus_per_node", "epochs"}
+MEANT_BY_SETTINGS = {*TrainingConfig.model_fields, "gpus_per_node", "epochs", "steps_of_epoch"}
 MEANT_BY_METRICS = OF_STEP | {
     "total_tokens",
     "total_samples",

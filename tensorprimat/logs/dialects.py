@@ -22,9 +22,9 @@ class Number:
     before: str
     """Text before the number, which is found ten times as fast as an expression."""
     means: str
-    """Field of Step (of TrainingConfig for a setting), `total_tokens`, `total_samples`, `total_steps`: all so far,
-    `elapsed`: time of training so far, `label_tokens`: tokens of the step that enter the loss, or `interval_seconds`
-    and `steps_per_second`: time and rate of all steps since the row before."""
+    """Field of Step (of TrainingConfig for a setting), `total_tokens`, `total_samples`, `total_steps`: all so far;
+    `tokens_before`: all before the step; `elapsed`: time of training so far, `label_tokens`: tokens of the step that
+    enter the loss, or `interval_seconds` and `steps_per_second`: time and rate of all steps since the row before."""
     scale: float = 1.0
     """Factor to the field's unit."""
     decimals: int = 0
@@ -59,8 +59,6 @@ class Dialect:
     """A row counts if it carries a time or a rate. Of two spellings of one field the first that is there counts."""
     block: bool = False
     """True if the numbers are on the lines below the first."""
-    totals_before_step: bool = False
-    """True if `total_tokens` leaves out the tokens of the row's own step."""
     new_epoch: str | None = None
     """Expression of a line after which steps are counted from 1 again; it may name `epochs`, their number."""
     suffixes: bool = False
@@ -90,13 +88,10 @@ class Dialect:
     """Texts of which such a drawing contains one."""
     bar_counts_steps: str = ""
     """Expression of a line that proves that the bar counts optimizer steps, not micro-batches."""
-    total: str = ""
-    """Expression of the line, with one group, that states the sum of all step times, as `clock` names it."""
-    epochs: str = ""
-    """Name of the setting that counts the epochs, where `max_steps` is of one epoch."""
     settings: tuple[Number, ...] = ()
     reported: tuple[Number, ...] = ()
-    """Figures of the whole run, which the log states once: fields of core.result.Reported."""
+    """Figures of the whole run, which the log states once: fields of core.result.Reported, and `total_seconds`, the sum
+    of all step times, as `clock` names it."""
     words: tuple[tuple[str, str], ...] = ()
     """Expression with one group → field of TrainingConfig, as a word or a whole number."""
     implies: tuple[tuple[str, str, int | str], ...] = ()

@@ -43,7 +43,7 @@ _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}
 _CUT = "…"  # follows a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
-_TOTALS = ("total_tokens", "total_samples", "total_steps")
+_TOTALS = ("total_tokens", "tokens_before", "total_samples", "total_steps")
 _NO_COLUMNS = (*_TOTALS, "elapsed", "label_tokens", "interval_seconds", "steps_per_second")
 WHOLE_STEPS = 0.05  # most difference between an interval times its rate and a whole number of steps
 MOST_COVERED = 10**6  # steps of one row; more are a damaged rate
@@ -79,7 +79,6 @@ class _Seen(Reading):
     notes: dict[str, None] = field(default_factory=dict)
     drawn: dict[int, float] = field(default_factory=dict)
     """Number of the step → seconds, by a progress bar."""
-    total: float | None = None
     has_rows: bool = False
     is_of_epoch: bool = False
     """The number of planned steps in rows is that of one epoch, and there are several."""
@@ -114,8 +113,10 @@ def read(log: Log, dialect: Dialect) -> Reading:
     repeated: list[str] = []
     steps = fields.merged(((None, _step(row)) for row in found), repeated)
     steps, rounded = _fine_enough(steps, dialect)
-    totals, samples, done = ({row.line: row.values.get(name) for row in found} for name in _TOTALS)
-    steps = work.with_tokens(steps, totals, before_step=dialect.totals_before_step, done=done)
+    after, before, samples, done = ({row.line: row.values.get(name) for row in found} for name in _TOTALS)
+    is_before = any(before.values())
+    totals = before if is_before else after
+    steps = work.with_tokens(steps, totals, before_step=is_before, done=done)
     labels = evidence.at({row.line: row.values.get("label_tokens") for row in found}, steps.column("line"))
     config = _configuration(dialect, seen, steps)
     lines = steps.column("line")
@@ -135,8 +136,8 @@ def read(log: Log, dialect: Dialect) -> Reading:
     steps, uneven = work.weighted(steps, elapsed, labels, config.get("num_gpus"), varies=dialect.varies)
     seen.steps, seen.training_config = steps, config | by_rows
     seen.evidence = Evidence(elapsed=elapsed, announced=seen.announced)
-    if seen.total is not None:
-        clock = LogClock(name=dialect.clock, seconds=seen.total, resolution=dialect.clock_resolution, is_certain=False)
+    if total := seen.reported.pop("total_seconds", None):
+        clock = LogClock(name=dialect.clock, seconds=total, resolution=dialect.clock_resolution, is_certain=False)
         seen.evidence = replace(seen.evidence, clocks=(clock,))
     of_labels = changes.of_level(labels, steps, "the label tokens of a step")
     seen.begins = sorted([*seen.begins, *work.restarts(steps, totals), *of_labels, *of_gpus])
@@ -309,8 +310,6 @@ def _notice(text: str, dialect: Dialect, seen: _Seen) -> None:
     _draw(text, dialect, seen)
     if dialect.bar_counts_steps and not seen.bar_counts_steps:
         seen.bar_counts_steps = re.search(dialect.bar_counts_steps, text) is not None
-    if dialect.total and (match := re.search(dialect.total, text)):
-        seen.total = fields.positive(match[1])
     seen.note_device(text)
 
 
@@ -383,8 +382,6 @@ def _configuration(dialect: Dialect, seen: _Seen, steps: Steps) -> dict[str, Any
     for product, factors in dialect.products:
         if factors and all(name in known for name in factors):
             config.setdefault(product, prod(known[name] for name in factors))
-    if dialect.epochs and {"max_steps", dialect.epochs} <= seen.config.keys():
-        config["max_steps"] = seen.config["max_steps"] * seen.config[dialect.epochs]
     return config
 
 
