@@ -312,6 +312,14 @@ def _typed(value: Any) -> Any:
     return known[value.lower()] if value.lower() in known else int(value) if value.isdecimal() else value
 
 
+def shape_of(**numbers: Any) -> ModelShape | None:
+    """Return a shape, or None for numbers that no model has: digits of a damaged line."""
+    try:
+        return ModelShape(**numbers)
+    except ValidationError:
+        return None
+
+
 def _of_numbers(found: Mapping[str, set[str]], stated: float, error: float) -> set[ModelShape]:
     """Return the shapes of the numbers that have the stated parameters: gated or not, with tied embeddings or not."""
 
@@ -340,13 +348,12 @@ def _of_numbers(found: Mapping[str, set[str]], stated: float, error: float) -> s
             ),
             _MOST_CANDIDATES,
         ):
-            try:
-                shape = ModelShape(
-                    num_layers=layers, hidden_size=width, ffn_hidden_size=ffn, num_attention_heads=heads,
-                    num_key_value_heads=groups, head_dim=head, vocab_size=vocabulary, gated_mlp=is_gated,
-                    tied_embeddings=is_tied,
-                )  # fmt: skip
-            except ValidationError:  # digits of a damaged line
+            shape = shape_of(
+                num_layers=layers, hidden_size=width, ffn_hidden_size=ffn, num_attention_heads=heads,
+                num_key_value_heads=groups, head_dim=head, vocab_size=vocabulary, gated_mlp=is_gated,
+                tied_embeddings=is_tied,
+            )  # fmt: skip
+            if shape is None:
                 continue
             off = abs(presets.parameters(shape) + positions * width - stated)
             if off <= max(error, _SAME_COUNT * stated):

@@ -291,9 +291,9 @@ def with_dates(log: Log, reading: Reading) -> Reading:
     places = lines[np.diff(lines, prepend=0) > 0]
     if len(places) < FEWEST_STEADY or lines[0] <= 0:
         return reading
-    if not any(moment for _, moment in stamps_of(log, places[:_LOOKED_AT].tolist())):
+    if not stamps_of(log, places[:_LOOKED_AT].tolist()):
         return reading
-    found = {line: moment for line, moment in stamps_of(log, places.tolist()) if moment is not None}
+    found = stamps_of(log, places.tolist())
     moments = [found.get(line) for line in steps.column("line").tolist()]
     seconds = np.array([np.nan if moment is None else moment.seconds for moment in moments])
     if all(moment.has_year for moment in found.values()):
@@ -307,18 +307,12 @@ def with_dates(log: Log, reading: Reading) -> Reading:
     return replace(reading, evidence=replace(reading.evidence, dates=clock))
 
 
-def stamps_of(log: Log, lines: list[int]) -> Iterator[tuple[int, Moment | None]]:
-    """Yield (line, its stamp) for each of some ascending lines; a line that was redrawn counts by its last stamp."""
-    rest = iter(lines)
-    place = next(rest, None)
-    stamp: Moment | None = None
-    for line, text in log.bare_lines():
-        while place is not None and line > place:
-            yield place, stamp
-            place, stamp = next(rest, None), None
-        if place is None:
-            return
-        if line == place:
-            stamp = written_at(text) or stamp
-    if place is not None:
-        yield place, stamp
+def stamps_of(log: Log, lines: list[int]) -> dict[int, Moment]:
+    """Return the stamps of those of some ascending lines that have one; a redrawn line counts by its last stamp."""
+    wanted, found = set(lines), dict[int, Moment]()
+    for line, text in log.bare_lines() if lines else ():
+        if line > lines[-1]:
+            break
+        if line in wanted and (stamp := written_at(text)):
+            found[line] = stamp
+    return found

@@ -26,18 +26,9 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import counted, percent
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.units import GIB
+from tensorprimat.logs import fields
 from tensorprimat.logs.clocks import date_in
-from tensorprimat.logs.fields import (
-    CLOCK_RESOLUTION,
-    NUMBER,
-    SETTING,
-    WHOLE,
-    iso,
-    merged,
-    positive,
-    printed_seconds,
-    whole,
-)
+from tensorprimat.logs.fields import NUMBER, SETTING, WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.huggingface.content import DEEPSPEED_LINE, DEEPSPEED_SETTINGS, TRAINER, keep_setting
 from tensorprimat.logs.model_names import model_name
@@ -131,7 +122,7 @@ def read(log: Log) -> Reading:
     if "global_batch_size" not in config and all(parts):
         config["global_batch_size"] = parts[0] * parts[1] * parts[2]  # type: ignore[operator]  # DeepSpeed's definition
     found = ((None, step) for step in _steps(content, config.get("global_batch_size")))
-    reading.steps = merged(found, reading.warnings)
+    reading.steps = fields.merged(found, reading.warnings)
     if content.timer and not content.chat and not content.pipeline and config.get("global_batch_size"):
         reading.timer = "reported_samples_per_second"
     if (batch := config.get("global_batch_size")) and (clock := _clock(content, batch)):
@@ -180,7 +171,7 @@ def _others_than_timed(steps: Steps, clock: LogClock) -> list[str]:
     if interval <= 1 or not np.isfinite(seconds).all():
         return []
     off = clock.seconds / (clock.steps or 1.0) / float(seconds.mean()) - 1
-    if abs(off) <= CLOCK_RESOLUTION:
+    if abs(off) <= fields.CLOCK_RESOLUTION:
         return []
     return [
         Notice(
@@ -198,11 +189,11 @@ def _content(log: Log) -> _Content:
     learning_rate: dict[int, float] = {}
     for line, text in log.lines():
         time = date_in(text[:100])
-        content.reading.timestamp = content.reading.timestamp or iso(time)
+        content.reading.timestamp = content.reading.timestamp or fields.iso(time)
         if row := _row(text):
             kind, match = row
             if kind == "timer":
-                content.running_mean = positive(match["running"] or match["only_running"])
+                content.running_mean = fields.positive(match["running"] or match["only_running"])
                 if content.running_mean and match["rate"]:
                     content.running[int(match["step"])] = content.running_mean
                 step = _row_step(kind, match, line, time, 0)
@@ -229,12 +220,12 @@ def _row_step(kind: str, match: re.Match[str], line: int, time: float | None, in
     groups = match.groupdict()
     return Step(
         index=index if kind == "chat" else int(groups["step"]),
-        seconds=printed_seconds(groups.get("seconds") or groups.get("seconds2")),
+        seconds=fields.printed_seconds(groups.get("seconds") or groups.get("seconds2")),
         ended_at=None if kind == "chat" else time,
         loss=float(groups["loss"]) if kind == "pipeline" else None,
-        reported_samples_per_second=positive(groups.get("rate") or groups.get("rate2")),
-        memory_allocated_bytes=positive(groups.get("allocated"), GIB),
-        memory_allocated_peak_bytes=positive(groups.get("peak"), GIB),
+        reported_samples_per_second=fields.positive(groups.get("rate") or groups.get("rate2")),
+        memory_allocated_bytes=fields.positive(groups.get("allocated"), GIB),
+        memory_allocated_peak_bytes=fields.positive(groups.get("peak"), GIB),
         line=line,
     )
 
@@ -264,9 +255,9 @@ def _configure(content: _Content, text: str) -> None:
         elif match["name"] in DEEPSPEED_SETTINGS:
             keep_setting(content.settings, DEEPSPEED_SETTINGS[match["name"]], match["value"])
     elif match := _TRAINER.search(text):
-        keep_setting(content.arguments, (TRAINER[match["name"]], whole), match[2])
+        keep_setting(content.arguments, (TRAINER[match["name"]], fields.whole), match[2])
     elif match := _WORLD.search(text):
-        keep_setting(content.settings, ("num_gpus", whole), match[1])
+        keep_setting(content.settings, ("num_gpus", fields.whole), match[1])
     elif match := _COMMAND.search(text):
         words = match[1].replace("=", " ").split()
         for word, value in pairwise(words):

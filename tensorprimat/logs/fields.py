@@ -99,15 +99,16 @@ def count_in(value: object) -> float | None:
 
 
 def clock_seconds(text: str) -> float:
-    """Return the seconds of a progress bar's clock.
+    """Return the seconds of a clock, as progress bars and Python's timedelta print it.
 
-    >>> clock_seconds("02:05"), clock_seconds("1:00:01")
-    (125.0, 3601.0)
+    >>> clock_seconds("02:05"), clock_seconds("1:00:01.5"), clock_seconds("2 days, 0:00:01")
+    (125.0, 3601.5, 172801.0)
     """
+    days, _, clock = text.rpartition(", ")
     seconds = 0.0
-    for part in text.split(":"):
-        seconds = 60 * seconds + int(part)
-    return seconds
+    for part in clock.split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds + 86400 * int(days.partition(" ")[0] or 0)
 
 
 def whole(text: str | None) -> int | None:

@@ -84,9 +84,5 @@ def configure(reading: Reading, texts: Mapping[str, str]) -> None:
         config["precision"] = precision
     if gpus := whole(texts.get("num_devices")) or texts.get("hardware_topology/devices", "").count("'device_kind'"):
         config.setdefault("num_gpus", gpus)
-    if total := whole(texts.get("num_train_steps")):
-        config.setdefault("max_steps", total)
     if texts.get("throughput/device_kind") == "cpu":
         reading.platform = "cpu"
-    if parameters := whole(texts.get("parameter_count")):
-        reading.model.setdefault("parameters", parameters)

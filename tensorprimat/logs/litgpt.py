@@ -39,7 +39,7 @@ _ROW = re.compile(
     r"(?:Epoch \d{1,9} \| )?\biter (?P<iter>\d{1,15}) (?:\| )?st[eE]p (?P<step>\d{1,15})(?: ?\||:)"
     r"(?: loss (?:train(?: \(curr\))?: )?(?P<loss>[-+]?\d{1,15}(?:\.\d{1,9})?|nan|inf),)?.{0,200}?"
     r"\biter time: (?P<ms>\d{1,15}(?:\.\d{1,9})?) ?ms(?P<ends> \((?:(?:optimizer\.|opt\.)?step)\))?"
-    r"(?: remaining time: (?:(?P<days>\d{1,6}) days?, )?(?P<clock>\d{1,2}:\d\d:\d\d))?"
+    r"(?: remaining time: (?P<clock>(?:\d{1,6} days?, )?\d{1,2}:\d\d:\d\d))?"
 )
 _TOTALS = {
     "tokens": re.compile(r"\| - Total tokens\s*: (\d[\d,]{0,25})"),
@@ -187,7 +187,7 @@ def _clock_of(rows: Rows, last: int | None) -> list[_Clocked]:
         if iteration == last:
             continue
         share = iteration / (last - iteration)
-        left = int(match["days"] or 0) * 86400 + clock_seconds(match["clock"]) + 0.5  # cut off to a second
+        left = clock_seconds(match["clock"]) + 0.5  # cut off to a second
         found.append((line, match, left * share, share))
     return found
 

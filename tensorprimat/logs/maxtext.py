@@ -71,7 +71,6 @@ WHOLE_SETTINGS = {
     "max_target_length": "sequence_length",
     "steps": "max_steps",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "max_train_steps": "max_steps",
 }
 TEXT_SETTINGS = {
     "attention": "attention_backend",
@@ -270,8 +269,6 @@ def _configuration(seen: _Seen) -> dict[str, Any]:
         batch = fields.positive(settings.get("per_device_batch_size"), replicas)
         if "global_batch_size" not in config and batch and batch.is_integer():
             config["global_batch_size"] = int(batch)
-    if rate := fields.positive(settings.get("learning_rate")):
-        config["learning_rate"] = rate
     quantization = settings.get("quantization", "").strip("'\" ")
     if "fp8" in quantization:
         config |= {"precision": "fp8", "fp8_recipe": quantization}

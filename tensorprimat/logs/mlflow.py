@@ -1,13 +1,9 @@
 """MLflow's file store: one file for each metric of a run, `timestamp value step` a line, the timestamp in milliseconds;
-and its database (`mlflow_database`), with the same values in tables.
+and its database, mlflow.db (SQLite), to which recent versions log by default (seen with 3.17.2): its tables metrics,
+params and runs hold what the file store keeps in files (mlflow/store/tracking/dbmodels/models.py).
 
 The metric's name is the file's, below the folder `metrics`; naming the run's folder, its `metrics`, or any file in it
 reads the whole run, with the settings from its `params` folder. `metric_names` has the meaning of each name.
-
-MLflow's database, `mlflow.db`, SQLite, to which recent versions log by default (seen with 3.17.2).
-
-The tables metrics (key, value, timestamp in milliseconds, step, is_nan), params and runs hold what the file store keeps
-in files; mlflow/store/tracking/dbmodels/models.py.
 """
 
 from __future__ import annotations
@@ -56,7 +52,7 @@ _LINE = re.compile(
 
 def detect(log: Log) -> int:
     if log.is_binary:
-        return 1 if is_database(log.path) else 0
+        return 1 if _is_database(log.path) else 0
     if log.is_folder:
         names = [name for name, _ in _metric_files(_root(log.path))]
         return 1 if len(names) > MOST_FILES or any(map(field_of, names)) else 0
@@ -112,7 +108,7 @@ def _of_folder(path: Path) -> tuple[ValuesByMetric, dict[str, str]]:
 
 def runs(log: Log) -> list[str]:
     """Return the identifiers of the runs in a database; none for files."""
-    return [run for run, _ in stored_runs(log.path)] if log.is_binary else []
+    return [run for run, _ in _stored_runs(log.path)] if log.is_binary else []
 
 
 def _of_database(log: Log) -> tuple[ValuesByMetric, dict[str, str]]:
@@ -120,10 +116,11 @@ def _of_database(log: Log) -> tuple[ValuesByMetric, dict[str, str]]:
 
     Raises InputError if several runs have metrics and none is chosen, or if no run has any.
     """
-    path, run = log.path, log.run or only_run(log.path)
-    names = metric_names(path, run)
-    metrics: ValuesByMetric = {name: partial(metric_entries, path, run, name) for name in names}
-    return metrics, run_parameters(path, run)
+    path, run = log.path, log.run or _only_run(log.path)
+    names = _rows(path, "SELECT key FROM latest_metrics WHERE run_uuid = ? ORDER BY key", run)
+    parameters = _rows(path, "SELECT key, value FROM params WHERE run_uuid = ?", run)
+    metrics: ValuesByMetric = {str(name): partial(_stored_entries, path, run, str(name)) for (name,) in names}
+    return metrics, {str(name): str(value) for name, value in parameters}
 
 
 def _root(path: Path) -> Path:
@@ -160,7 +157,7 @@ def _parameters(folder: Path) -> dict[str, str]:
     }
 
 
-def is_database(path: Path) -> bool:
+def _is_database(path: Path) -> bool:
     """Return True for a SQLite file with MLflow's tables."""
     try:
         if files.first_bytes(path, len(_MAGIC)) != _MAGIC:
@@ -170,7 +167,7 @@ def is_database(path: Path) -> bool:
         return False
 
 
-def stored_runs(path: Path) -> list[tuple[str, str]]:
+def _stored_runs(path: Path) -> list[tuple[str, str]]:
     """Return (identifier, name) of the runs with metrics that were not deleted, in the order in which they began."""
     found = _rows(
         path,
@@ -180,12 +177,9 @@ def stored_runs(path: Path) -> list[tuple[str, str]]:
     return [(str(run), str(name or "unnamed")) for run, name in found]
 
 
-def only_run(path: Path) -> str:
-    """Return the identifier of the only run with metrics that was not deleted.
-
-    Raises InputError for several runs or none.
-    """
-    found = stored_runs(path)
+def _only_run(path: Path) -> str:
+    """Return the identifier of the only run with metrics that was not deleted. Raises InputError if it is not one."""
+    found = _stored_runs(path)
     if len(found) == 1:
         return found[0][0]
     if not found:
@@ -198,27 +192,11 @@ def only_run(path: Path) -> str:
     )
 
 
-def metric_names(path: Path, run: str) -> list[str]:
-    """Return the names of a run's metrics."""
-    return [str(name) for (name,) in _rows(path, "SELECT key FROM latest_metrics WHERE run_uuid = ? ORDER BY key", run)]
-
-
-def metric_entries(path: Path, run: str, name: str) -> Iterator[tuple[int, int, str, float]]:
-    """Yield (milliseconds since 1970, step, name, value) of a metric, in the order of its steps."""
-    for time, step, value, is_nan in _rows(
-        path,
-        "SELECT timestamp, step, value, is_nan FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step, timestamp",
-        run,
-        name,
-    ):
+def _stored_entries(path: Path, run: str, name: str) -> Iterator[LoggedValue]:
+    """Yield the values of a metric in a database, in the order of its steps."""
+    query = "SELECT timestamp, step, value, is_nan FROM metrics WHERE run_uuid = ? AND key = ? ORDER BY step, timestamp"
+    for time, step, value, is_nan in _rows(path, query, run, name):
         yield int(time), int(step), name, math.nan if is_nan else float(value)
-
-
-def run_parameters(path: Path, run: str) -> dict[str, str]:
-    """Return the parameters of a run."""
-    return {
-        str(name): str(value) for name, value in _rows(path, "SELECT key, value FROM params WHERE run_uuid = ?", run)
-    }
 
 
 def _rows(path: Path, query: str, *values: str) -> list[tuple[Any, ...]]:

@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
 from tensorprimat.facts import devices
-from tensorprimat.logs import changes, fields, work
+from tensorprimat.logs import arguments, changes, fields, work
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
@@ -236,17 +235,14 @@ def _shape(settings: dict[str, str]) -> ModelShape | None:
     if settings.get("block_type") == "moe" or any(name.startswith("moe_") for name in settings):
         return None  # OLMoE: a mixture of experts has another cost, and its shared experts are not stated
     gated = settings.get("activation_type") == "swiglu"  # its hidden size counts gate and value together
-    try:
-        return ModelShape(
-            num_layers=layers,
-            hidden_size=width,
-            ffn_hidden_size=hidden // 2 if gated else hidden,
-            num_attention_heads=heads,
-            num_key_value_heads=fields.whole(settings.get("n_kv_heads")) or heads,
-            head_dim=width // heads,
-            vocab_size=vocabulary,
-            gated_mlp=gated,
-            tied_embeddings=settings.get("weight_tying") == "True",
-        )
-    except ValidationError:  # digits of a damaged line
-        return None
+    return arguments.shape_of(
+        num_layers=layers,
+        hidden_size=width,
+        ffn_hidden_size=hidden // 2 if gated else hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=fields.whole(settings.get("n_kv_heads")) or heads,
+        head_dim=width // heads,
+        vocab_size=vocabulary,
+        gated_mlp=gated,
+        tied_embeddings=settings.get("weight_tying") == "True",
+    )

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core.notices import Notice
@@ -35,7 +34,7 @@ from tensorprimat.core.settings import PARALLEL_SIZES, PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Step, Steps
 from tensorprimat.core.units import GB, GIB
-from tensorprimat.logs import damage, fields
+from tensorprimat.logs import arguments, damage, fields
 from tensorprimat.logs.clocks import date_in
 from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
@@ -294,18 +293,17 @@ def _shape(stated: dict[str, str], parameters: int | None) -> ModelShape | None:
     if multiple:  # torchtitan/models/llama3/model/model.py, FeedForward
         least = int((fields.positive(stated.get("ffn_dim_multiplier")) or 1) * int(8 * width / 3))
         ffn = -(-least // multiple) * multiple
-    try:
-        shape = ModelShape(
-            num_layers=layers,
-            hidden_size=width,
-            ffn_hidden_size=ffn or 0,
-            num_attention_heads=heads,
-            num_key_value_heads=fields.whole(stated.get("n_kv_heads")) or heads,
-            head_dim=fields.whole(stated.get("head_dim")) or width // heads,
-            vocab_size=vocabulary,
-            tied_embeddings=stated.get("enable_weight_tying", "").lower() == "true",
-        )
-    except ValidationError:  # digits of a damaged line
+    shape = arguments.shape_of(
+        num_layers=layers,
+        hidden_size=width,
+        ffn_hidden_size=ffn,
+        num_attention_heads=heads,
+        num_key_value_heads=fields.whole(stated.get("n_kv_heads")) or heads,
+        head_dim=fields.whole(stated.get("head_dim")) or width // heads,
+        vocab_size=vocabulary,
+        tied_embeddings=stated.get("enable_weight_tying", "").lower() == "true",
+    )
+    if shape is None:
         return None
     norms = 2 * layers * shape.head_dim if stated.get("qk_norm", "").lower() == "true" else 0
     return shape if presets.parameters(shape) + norms == parameters else None

@@ -79,7 +79,6 @@ _NOTABLE = re.compile(
 )
 _TABLE_ROW = re.compile(r"^\s{0,9}(?P<name>epoch|train_\w{1,60}) {1,80}= {1,40}(?P<value>\d[^\n]{0,40}?)\s*$")
 """A line of the table `***** train metrics *****`, which Trainer.log_metrics prints with the summary once more."""
-_RUNTIME_OF_TABLE = re.compile(r"(?:(\d{1,6}) days?, )?(\d{1,2}):(\d\d):(\d\d\.\d{1,6})")
 _STARTED = "Total optimization steps"  # every process prints it before it resumes
 _RESUMED = re.compile(rf"\b(?:Continuing|Resuming) training from (?:[\w ]{{0,60}}\bglobal step {fields.WHOLE})?")
 _SAVING = re.compile(r"\bSaving model checkpoint to ")
@@ -219,11 +218,8 @@ def table_row(text: str) -> tuple[str, str] | None:
         return None
     if match["name"] != rows.RUNTIME:
         return match["name"], match["value"]
-    time = _RUNTIME_OF_TABLE.fullmatch(match["value"])
-    if time is None:
-        return None
-    seconds = 86400 * int(time[1] or 0) + 3600 * int(time[2]) + 60 * int(time[3]) + float(time[4])
-    return rows.RUNTIME, str(seconds)
+    passed = rows.TIME_PASSED.fullmatch(match["value"])
+    return (rows.RUNTIME, str(fields.clock_seconds(passed[0]))) if passed and passed["fraction"] else None
 
 
 def of_text(log: Log) -> Content:

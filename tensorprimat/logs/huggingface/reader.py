@@ -137,7 +137,7 @@ def _with_stamps(log: Log, rows: Sequence[Row], logging_steps: int | None) -> bo
     """
     if len(rows) < 2 or any(row.clock is not None or row.step is not None for row in rows):
         return False
-    moments = dict(stamps_of(log, sorted({row.line for row in rows if row.line is not None})))
+    moments = stamps_of(log, sorted({row.line for row in rows if row.line is not None}))
     stamps = [moments.get(row.line or 0) for row in rows]
     first = stamps[0]
     if first is None or None in stamps or stamps[-1] == first:

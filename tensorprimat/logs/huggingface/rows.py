@@ -37,7 +37,7 @@ ALLOCATED_PEAKS = (
 RESERVED_PEAKS = ("memory(GiB)", "memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)", "vram_reserved")
 """Peaks of the allocator in GiB: ms-swift's, axolotl's of several versions, LLaMA-Factory's, optimum-habana's."""
 COARSEST_PRODUCT = 2.0  # seconds; beyond it ms-swift's elapsed_time, in whole seconds, is the finer clock
-_TIME_OF_DAY = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,2}):(\d\d):(\d\d)")
+TIME_PASSED = re.compile(r"(?:\d{1,6} days?, )?\d{1,2}:\d\d:\d\d(?P<fraction>\.\d{1,6})?")
 _DURATION = re.compile(r"(?:(\d{1,9})d )?(?:(\d{1,9})h )?(?:(\d{1,9})m )?(\d{1,9})s")
 
 
@@ -110,9 +110,9 @@ def clock_of(row: Mapping[str, str]) -> tuple[float, float] | None:
         return runtime, half_digit_of_trainer(row[RUNTIME])
     if by_tokens := _clock_of_tokens(row):
         return by_tokens
-    if (passed := _TIME_OF_DAY.fullmatch(row.get("elapsed_time", ""))) and position_of(row) is not None:
-        days, hours, minutes, rest = (int(part or 0) for part in passed.groups())
-        return days * 86400.0 + hours * 3600 + minutes * 60 + rest + 0.5, 0.5  # LLaMA-Factory cuts seconds off
+    passed = TIME_PASSED.fullmatch(row.get("elapsed_time", ""))
+    if passed and not passed["fraction"] and position_of(row) is not None:
+        return fields.clock_seconds(passed[0]) + 0.5, 0.5  # LLaMA-Factory cuts seconds off
     step, elapsed = position_of(row), _duration(row.get("elapsed_time"))
     if step is None or elapsed is None:
         return None

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -116,6 +116,7 @@ _OTHERWISE = re.compile(
     re.IGNORECASE,
 )
 """Words by which the many derived scripts announce the same."""
+_PROJECTS = (*dict.fromkeys(spelling.project for spelling in rows.ROW_SPELLINGS), "modded-nanogpt")
 _MARKS = ("val", "Val", "VAL", "test", "Test", "TEST", "sav", "Sav", "SAV")
 """Texts of which such a line contains one."""
 
@@ -126,8 +127,15 @@ def detect(log: Log) -> int:
 
 def read(log: Log) -> Reading:
     seen = LineFacts()
-    projects = _Projects()
-    steps = fields.merged(((None, step) for step in projects.noted(_rows(log, seen))), seen.warnings)
+    lines, projects = array("q"), array("b")
+
+    def noted() -> Iterator[tuple[None, Step]]:
+        for project, step in _rows(log, seen):
+            lines.append(step.line or 0)
+            projects.append(_PROJECTS.index(project))
+            yield None, step
+
+    steps = fields.merged(noted(), seen.warnings)
     for name, peak in seen.peaks.items() if len(steps) else ():  # printed once, at the end, for the whole run
         column = np.full(len(steps), np.nan)
         column[-1] = peak
@@ -149,9 +157,9 @@ def read(log: Log) -> Reading:
     if of_rank and of_ranks and of_ranks % of_rank == 0:
         config.setdefault("num_gpus", of_ranks // of_rank)
     steps = _marked(steps, seen.announced_otherwise)
-    seen.steps, seen.source, seen.begins = steps, projects.most, projects.begins()
-    if seen.source:
-        config["framework"] = seen.source
+    seen.steps, seen.begins = steps, _begins(np.array(lines), np.array(projects))
+    if projects:
+        seen.source = config["framework"] = _PROJECTS[np.bincount(projects).argmax()]
     if seen.clock:
         seen.evidence = Evidence(clocks=(seen.clock,))
     return seen
@@ -223,34 +231,12 @@ def _rows(log: Log, seen: LineFacts) -> Iterator[tuple[str, Step]]:
     seen.warnings += clock.repeats.warnings()
 
 
-class _Projects:
-    """The project of every row, by its line."""
-
-    def __init__(self) -> None:
-        self._names: list[str] = []
-        self._lines, self._projects = array("q"), array("b")
-
-    def noted(self, rows: Iterable[tuple[str, Step]]) -> Iterator[Step]:
-        """Yield the rows, each noted."""
-        for project, step in rows:
-            if project not in self._names:
-                self._names.append(project)
-            self._lines.append(step.line or 0)
-            self._projects.append(self._names.index(project))
-            yield step
-
-    @property
-    def most(self) -> str | None:
-        """Return the project with most rows, or None without a row."""
-        return self._names[int(np.bincount(self._projects).argmax())] if self._names else None
-
-    def begins(self) -> list[tuple[int, str]]:
-        """Return (line, reason) of each row of another project than the row before it."""
-        order = np.argsort(self._lines, kind="stable")
-        lines, projects = np.array(self._lines)[order], np.array(self._projects)[order]
-        return [
-            (int(lines[row]), f"rows of {self._names[projects[row]]}") for row in np.flatnonzero(np.diff(projects)) + 1
-        ]
+def _begins(lines: np.ndarray, projects: np.ndarray) -> list[tuple[int, str]]:
+    """Return (line, reason) of each row of another project than the row before it. lines, projects: shape (rows,)."""
+    order = np.argsort(lines, kind="stable")
+    lines, projects = lines[order], projects[order]
+    others = np.flatnonzero(projects[1:] != projects[:-1]) + 1
+    return [(int(lines[row]), f"rows of {_PROJECTS[projects[row]]}") for row in others]
 
 
 @dataclass(kw_only=True)
