@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,8 @@ def supervise(process: EngineProcess, on_line: Callable[[str], None]) -> tuple[i
         _follow(child, lambda line: None if str(process.scratch) in line else on_line(line))  # the folder is temporary
         child.wait()
     except KeyboardInterrupt:
-        _stop(child)
+        patience = {signal.SIGINT: GRACE_SECONDS, signal.SIGTERM: TERMINATE_SECONDS}
+        processes.stop(child, *((partial(os.killpg, child.pid, one), wait) for one, wait in patience.items()))
         return child.returncode, True
     return child.returncode, False
 
@@ -237,16 +239,6 @@ def _pump(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) ->
                 lines.put(piece.rstrip("\r\n"))
             begins = piece.endswith("\n")
     lines.put(None)
-
-
-def _stop(child: subprocess.Popen[str]) -> None:
-    """Send SIGINT, then stronger signals; a second Ctrl-C shortens the wait."""
-    for request, patience in ((signal.SIGINT, GRACE_SECONDS), (signal.SIGTERM, TERMINATE_SECONDS)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, request)
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            child.wait(timeout=patience)
-            return
 
 
 def _read(path: Path) -> Result | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -74,6 +75,7 @@ def follow_launcher(
             scratch=scratch,
         )
         assert child.stdout is not None
+        terminate = partial(processes.terminate, child)
         tail: deque[str] = deque(maxlen=CAUSE_LINES)
         show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA", warmup_steps=spec.warmup_steps)
         try:
@@ -86,10 +88,11 @@ def follow_launcher(
                         print(show(line), flush=True)
             child.wait()
         except KeyboardInterrupt:
-            _stop(child)
+            only_wait = child.poll  # first, because its processes have received the Ctrl-C too
+            processes.stop(child, (only_wait, _GRACE_SECONDS), (terminate, _GRACE_SECONDS))
             return RunError(f"interrupted; its log: {log.name}")
         except OSError as error:  # the disk is full: a training without its log cannot be measured
-            _stop(child, at_once=True)
+            processes.stop(child, (terminate, _GRACE_SECONDS))
             return RunError(f"{log.name}: {error.strerror}; {name} was ended; make room, or name another --output")
         finally:
             processes.end(child)
@@ -182,20 +185,6 @@ class _Shown:
             memory_bytes=None if used is None else used * GIB,  # GiB whatever its label says
             warmup=warmup,
         )
-
-
-def _stop(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
-    """Wait until the command ends after Ctrl-C, which its processes received too; then send SIGTERM, then SIGKILL.
-
-    at_once: send SIGTERM without waiting first.
-    """
-    for asks in (True,) if at_once else (False, True):
-        if asks:
-            processes.terminate(child)
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            child.wait(timeout=_GRACE_SECONDS)
-            return
-    processes.end(child)
 
 
 def _failure(spec: RunSpec, name: str, code: int, tail: list[str], log: str, *, memory_ran_out: bool) -> RunError:

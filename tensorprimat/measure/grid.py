@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import alternatives, as_stated
@@ -17,23 +18,8 @@ DEFAULT_TRIALS = 10
 FFN_FACTOR = 4  # d_ff / d_model if a flag sets d_model but none sets d_ff, as in small, medium, large, xl and 2.7B
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """A model shape with its name and default batch."""
-
-    model_size: str
-    """Name of the shape in tables and files."""
-    architecture: str
-    preset: str | None
-    """Preset of a known model; None for small to 2.7B and for a shape that flags state in numbers."""
-    d_model: int
-    d_ff: int
-    num_layers: int
-    num_heads: int
-    vocab: int
-    context_length: int
-    """Default context length in tokens, which --context-length replaces."""
-    batch_size: int
+Size = dict[str, Any]
+"""The fields of CellSpec that a size sets: name and numbers of its shape, context length and batch by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +65,7 @@ def cells(options: GridOptions) -> list[CellSpec]:
     batches = None if options.batch_size is None else whole_numbers("--batch-size", options.batch_size)
     return [
         CellSpec(
-            **{**asdict(size), "context_length": context, "batch_size": batch},
+            **{**size, "context_length": context, "batch_size": batch},
             pass_name=pass_name,  # type: ignore[arg-type]  # one of PASSES: _passes has looked
             precision=precision,
             autocast=precision == "fp16" if options.autocast is None else options.autocast,
@@ -95,8 +81,8 @@ def cells(options: GridOptions) -> list[CellSpec]:
         ).check()
         for size in sizes(options)
         for context, batch, precision, attention, pass_name in itertools.product(
-            contexts or [size.context_length],
-            batches or [size.batch_size],
+            contexts or [size["context_length"]],
+            batches or [size["batch_size"]],
             precisions,
             _words("--attention", options.attention, ATTENTIONS),
             _passes(options.pass_name),
@@ -140,22 +126,22 @@ def sizes(options: GridOptions) -> list[Size]:
             raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least 1")
     small = _named("small")
     if numbers:
-        width = numbers.get("d_model", small.d_model)
-        found = [replace(small, model_size="custom", **{"d_ff": FFN_FACTOR * width, **numbers})]
+        width: int = numbers.get("d_model") or small["d_model"]
+        found = [{**small, "model_size": "custom", "d_ff": FFN_FACTOR * width, **numbers}]
     else:
         own = [_own(text, small) for text in options.shapes]
         names = _split("--model-size", options.model_size) if options.model_size else []
-        known = {size.model_size: size for size in own}
+        known = {size["model_size"]: size for size in own}
         found = [known.get(name) or _named(name) for name in names]
-        found += [size for size in own if size.model_size not in names]
+        found += [size for size in own if size["model_size"] not in names]
         found = found or [small]
     if options.label is not None:
         if len(found) > 1:
             raise UsageError(f"--label {options.label}: labels one size, and there are {len(found)}; leave it out")
-        found = [replace(found[0], model_size=options.label)]
+        found[0] = {**found[0], "model_size": options.label}
     if options.vocab_size is not None:
-        found = [replace(size, vocab=options.vocab_size) for size in found]
-    labels = [size.model_size for size in found]
+        found = [{**size, "vocab": options.vocab_size} for size in found]
+    labels = [size["model_size"] for size in found]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise UsageError(f"two sizes have the name {twice}; rename one")
     return found
@@ -179,18 +165,18 @@ def _named(word: str) -> Size:
     for preset in presets.PRESETS:
         names, shape = _names_of(preset), preset.shape
         if word.lower().replace("2_7b", "2.7b") in [name.lower() for name in names]:
-            return Size(
-                model_size=names[-1],
-                architecture=preset.model,
-                preset=None if preset.model == COURSE else preset.name,
-                d_model=shape.hidden_size,
-                d_ff=shape.ffn_hidden_size,
-                num_layers=shape.num_layers,
-                num_heads=shape.num_attention_heads,
-                vocab=shape.vocab_size,
-                context_length=preset.sequence_length,
-                batch_size=preset.micro_batch_size,
-            )
+            return {
+                "model_size": names[-1],
+                "architecture": preset.model,
+                "preset": None if preset.model == COURSE else preset.name,
+                "d_model": shape.hidden_size,
+                "d_ff": shape.ffn_hidden_size,
+                "num_layers": shape.num_layers,
+                "num_heads": shape.num_attention_heads,
+                "vocab": shape.vocab_size,
+                "context_length": preset.sequence_length,
+                "batch_size": preset.micro_batch_size,
+            }
     ladder = ", ".join(preset.name for preset in presets.PRESETS if preset.model == COURSE)
     raise UsageError(
         f"--model-size {word}: no such size; sizes: {ladder}, llama, qwen, mistral, llama-tiny and so on, or one that "
@@ -201,7 +187,8 @@ def _named(word: str) -> Size:
 def _own(text: str, small: Size) -> Size:
     """Return the size that a value of --shape describes, such as custom=384/1536/6/6."""
     name, (width, ffn, layers, heads) = shapes.of_four_numbers(text)
-    return replace(small, model_size=name, d_model=width, d_ff=ffn, num_layers=layers, num_heads=heads)
+    numbers = {"d_model": width, "d_ff": ffn, "num_layers": layers, "num_heads": heads}
+    return {**small, "model_size": name, **numbers}
 
 
 def _passes(text: str) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross_entropy
-from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
+from tensorprimat.engines.torch.model import LanguageModel, default_dtype, has_fused_norm
 from tensorprimat.engines.torch.optimizer import adamw
 from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.measure.matmul import TORCH_DTYPES
@@ -58,17 +58,6 @@ class Network(LanguageModel):
         return torch.stack(losses).sum() / len(targets)
 
 
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default floating-point type inside the context."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def _in_pieces(rows: int, vocabulary_size: int) -> bool:
     """Return True if a batch has too many logits to hold them all, so that the loss is computed in pieces."""
     return rows * vocabulary_size > LARGEST_LOGITS
@@ -84,7 +73,7 @@ class Workload:
         torch.manual_seed(spec.seed)
         on_host = batches(spec)
         stored = torch.float32 if spec.autocast else TORCH_DTYPES[spec.precision]
-        with self.device, _default_dtype(stored):  # so that peak memory does not include a copy in a wider type
+        with self.device, default_dtype(stored):  # so that peak memory does not include a copy in a wider type
             self.network = Network(spec.as_preset, attention=spec.attention, sequence_length=spec.context_length)
         self.network.forward_only = spec.forward_only
         if not spec.autocast:

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,19 @@ def ask(*command: str, patience_seconds: float) -> subprocess.CompletedProcess[s
 def terminate(child: subprocess.Popen[Any]) -> None:
     """Send SIGTERM to a guarded command."""
     child.send_signal(signal.SIGUSR1)
+
+
+def stop(child: subprocess.Popen[Any], *requests: tuple[Callable[[], object], float]) -> None:
+    """Call functions that request an end, each followed by its seconds of waiting, until the command ends.
+
+    A Ctrl-C shortens the wait. The command may outlive the last one.
+    """
+    for request, patience in requests:
+        with contextlib.suppress(ProcessLookupError):
+            request()
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.wait(timeout=patience)
+            return
 
 
 def end(child: subprocess.Popen[Any]) -> None:

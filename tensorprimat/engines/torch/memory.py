@@ -93,14 +93,10 @@ def _kept_by_layers(
     """
     kinds = model.decoder.layers
     needed = 1 + max(kinds.index(kind) for kind in kinds)
-    before = torch.get_default_dtype()
     with warnings.catch_warnings(), FakeTensorMode():
         warnings.simplefilter("ignore")  # the model is not trained
-        torch.set_default_dtype(dtype)
-        try:
+        with model_of_torch.default_dtype(dtype):
             network = LanguageModel(model, sequence_length=length)
-        finally:
-            torch.set_default_dtype(before)
         _use_kernels(network)
         if fused_norm and not compiled:
             fuse_norms(network)

@@ -154,6 +154,17 @@ def _layers_on_meta(kind: Any) -> Iterator[None]:
             layer.__init__ = build
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Set torch's default floating-point type inside the context."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 class LanguageModel(nn.Module):  # type: ignore[misc]
     """A causal language model that returns its loss and never holds the logits of the whole batch."""
 
