@@ -95,7 +95,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "reports/formatting.py": ("compare",),
     "session/budget.py": ("run",),
     "session/extract.py": ("extract", "run"),
-    "session/history.py": ("history",),
+    "session/collection.py": ("history",),
     "session/log_names.py": ("extract",),
     "mlperf/scaling.py": ("mlperf",),
     "cli/shared_options.py": ("run",),

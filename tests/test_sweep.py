@@ -14,7 +14,7 @@ import torch
 from each import in_each
 
 from tensorprimat.cli import main, micro_options
-from tensorprimat.cli.sweep import Progress
+from tensorprimat.cli.live import CellProgress
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.units import GB
@@ -368,13 +368,14 @@ def test_optimizer_state_is_in_the_estimate_of_training_only():
 
 def test_the_time_left_counts_measured_cells_only(capsys):
     cell = stand_in(specs()[0])
-    with Progress([1.0, 1.0, 1.0]) as progress:
+    with CellProgress([1.0, 1.0, 4.0], clock=iter([0.0, 10.0, 50.0]).__next__) as progress:
         progress.advance(cell, resumed=True)
         assert "left" not in capsys.readouterr().err
         progress.advance(cell, resumed=False)
-        assert "left)" in capsys.readouterr().err
+        assert "(about 40 s left)" in capsys.readouterr().err
         progress.advance(cell, resumed=False)
-    assert "[3/3]" in capsys.readouterr().err
+    assert "[3/3]" in (last := capsys.readouterr().err)
+    assert "left" not in last
 
 
 def test_a_check_of_the_last_cell_comes_before_the_first_runs(tmp_path, capsys, monkeypatch):

@@ -71,7 +71,7 @@ def command(
         rows_of_lines,
     )  # fmt: skip
     from tensorprimat.reports.history import series_table as table_of
-    from tensorprimat.session.history import results_of
+    from tensorprimat.session.collection import results_of
     from tensorprimat.system.atomic import write_atomically
     from tensorprimat.system.regular import text_of_file
 

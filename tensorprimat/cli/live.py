@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from tensorprimat.core.quantities import stated_seconds
+from tensorprimat.core.quantities import rough_time, stated_seconds
 from tensorprimat.reports import harmless
+
+if TYPE_CHECKING:
+    from tensorprimat.storage.micro_result import MicroResult
 
 WIDTH = 78  # of the rules around a block: fits a terminal of 80 columns
 Watched = TypeVar("Watched")
@@ -117,3 +121,42 @@ def with_progress(
         for item in items:
             bar.update(task, advance=1, name=name(item))
             yield item
+
+
+class CellProgress:
+    """A bar with the time left on a terminal, one line per cell elsewhere. The bar moves by estimated time."""
+
+    def __init__(self, weights: Sequence[float], clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin. weights: estimated seconds of each cell."""
+        self._weights, self._clock, self._start = tuple(weights), clock, clock()
+        self._done, self._measured = 0, 0.0
+        console = harmless.console(stderr=True, highlight=False)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task(f"0/{len(weights)}", total=sum(weights), left="")
+
+    def __enter__(self) -> CellProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def advance(self, cell: MicroResult, *, resumed: bool) -> None:
+        """Count one finished cell. resumed: by an earlier call, so its duration does not predict that of the others."""
+        from tensorprimat.reports.micro_tables import largest_that_fits, milliseconds
+
+        weight, count = self._weights[self._done], len(self._weights)
+        self._done += 1
+        self._measured += 0.0 if resumed else weight
+        what = {"ok": f"{milliseconds(cell.mean_time_ms)} ms", "oom": "OOM", "failed": "failed"}[cell.status]
+        if fitting := largest_that_fits(cell):
+            what += f" ({fitting} fits)"
+        what = f"measured before, {what}" if resumed else what
+        rest = sum(self._weights[self._done :])
+        at_this_rate = (self._clock() - self._start) * rest / self._measured if self._measured else 0.0
+        left = f"about {rough_time(at_this_rate)} left" if at_this_rate else ""
+        self._bar.update(self._task, advance=weight, description=f"{self._done}/{count} {cell.title}", left=left)
+        self._bar.console.print(
+            f"[{self._done}/{count}] {cell.title}: {what}{f' ({left})' if left else ''}", markup=False, soft_wrap=True
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ from tensorprimat.cli import known_values as known
 from tensorprimat.cli import micro_options as options
 from tensorprimat.cli.options import TO_FILE, ended_like_ctrl_c, refuse_output
 from tensorprimat.cli.shared_options import switch, takes
-from tensorprimat.core.quantities import rough_time
 from tensorprimat.system.regular import resolved
 
 if TYPE_CHECKING:
@@ -66,6 +64,7 @@ def command(
       1  a cell failed or the sweep was interrupted; finished cells are kept
       2  a flag is wrong, or flags contradict each other
     """
+    from tensorprimat.cli.live import CellProgress
     from tensorprimat.measure import isolation, passes, sweep
     from tensorprimat.measure.advice import with_spilling
     from tensorprimat.measure.sweep import estimate_all
@@ -95,7 +94,7 @@ def command(
     complete = False
     try:
         weights = [estimate.seconds or 1.0 for estimate in estimates]
-        with ended_like_ctrl_c(signal.SIGTERM), Progress(weights) as progress:
+        with ended_like_ctrl_c(signal.SIGTERM), CellProgress(weights) as progress:
             for outcome in sweep.run_sweep(specs, folder, measure=measure, device_name=name, fit=fit):
                 done.append(outcome.cell)
                 progress.advance(outcome.cell, resumed=outcome.resumed)
@@ -114,46 +113,3 @@ def command(
                 if complete:
                     raise
     return 1 if any(cell.status == "failed" for cell in done) else 0
-
-
-class Progress:
-    """A bar with the time left on a terminal, one line per cell elsewhere. The bar moves by estimated time."""
-
-    def __init__(self, weights: Sequence[float]) -> None:
-        from rich.progress import BarColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        from tensorprimat.measure.sweep import TimeLeft
-        from tensorprimat.reports import harmless
-
-        self._time_left, self._total, self._done = TimeLeft(weights), len(weights), 0
-        console = harmless.console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
-        self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task(f"0/{self._total}", total=self._time_left.total, left="")
-
-    def __enter__(self) -> Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def advance(self, cell: MicroResult, *, resumed: bool) -> None:
-        """Count one finished cell. resumed: by an earlier call, so its duration does not predict that of the others."""
-        from tensorprimat.reports.micro_tables import largest_that_fits, milliseconds
-
-        weight = self._time_left.finish(resumed=resumed)
-        self._done += 1
-        what = {"ok": f"{milliseconds(cell.mean_time_ms)} ms", "oom": "OOM", "failed": "failed"}[cell.status]
-        if fitting := largest_that_fits(cell):
-            what += f" ({fitting} fits)"
-        what = f"measured before, {what}" if resumed else what
-        seconds_left = self._time_left.seconds_left()
-        left = "" if seconds_left is None else f"about {rough_time(seconds_left)} left"
-        self._bar.update(self._task, advance=weight, description=f"{self._done}/{self._total} {cell.title}", left=left)
-        self._bar.console.print(
-            f"[{self._done}/{self._total}] {cell.title}: {what}{f' ({left})' if left else ''}",
-            markup=False,
-            soft_wrap=True,
-        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,36 +44,6 @@ class SweepOutcome:
     path: Path
     resumed: bool
     """True if an earlier call measured the cell."""
-
-
-class TimeLeft:
-    """An estimate of the time that a sweep still needs, from the cells' estimated seconds and the time spent so far."""
-
-    def __init__(self, weights: Sequence[float], clock: Callable[[], float] = time.monotonic) -> None:
-        self._weights, self._clock, self._start = tuple(weights), clock, clock()
-        self._done, self._measured = 0, 0.0
-
-    @property
-    def total(self) -> float:
-        """Return the estimated seconds of all cells."""
-        return sum(self._weights)
-
-    def finish(self, *, resumed: bool) -> float:
-        """Count the next cell as finished and return its estimated seconds. resumed: an earlier call measured it."""
-        weight = self._weights[self._done]
-        self._done += 1
-        self._measured += 0.0 if resumed else weight
-        return weight
-
-    def seconds_left(self) -> float | None:
-        """Return the seconds that the other cells need at the rate so far; None before any is measured and at the end.
-
-        >>> left = TimeLeft([1.0, 1.0, 4.0], clock=iter([0.0, 5.0, 10.0]).__next__)
-        >>> left.finish(resumed=True), left.seconds_left(), left.finish(resumed=False), left.seconds_left()
-        (1.0, None, 1.0, 40.0)
-        """
-        elapsed, remaining = self._clock() - self._start, sum(self._weights[self._done :])
-        return elapsed * remaining / self._measured if remaining and self._measured else None
 
 
 def finished(spec: CellSpec, folder: Path, *, device_name: str | None, fit: bool = False) -> MicroResult | None:

@@ -1,4 +1,4 @@
-"""The work of `list` and `export`: find every result below folders, and read it into rows of tables."""
+"""The work of `list`, `export` and `history`: find the results below folders, and read them into rows of tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.analysis import collection
-from tensorprimat.core.errors import InputError, of_file_system
+from tensorprimat.analysis.sides import paired_model
+from tensorprimat.core.errors import InputError, UsageError, of_file_system
 from tensorprimat.core.quantities import counted
 from tensorprimat.core.result import Result
+from tensorprimat.models import names
 from tensorprimat.session.second_process import in_processes
 from tensorprimat.storage import cell_rows, store
 from tensorprimat.system import regular
@@ -54,14 +56,14 @@ def result_files(places: Sequence[Path], left_out: list[str]) -> Iterator[Path]:
             continue
         if why := regular.refused_listing(place):
             raise InputError(why, path=place)
-        for here, folders, names in os.walk(place, onerror=refused, followlinks=True):
+        for here, folders, inside in os.walk(place, onerror=refused, followlinks=True):
             status = os.stat(here)
             if (status.st_dev, status.st_ino) in entered:  # a link to a folder that is searched anyway
                 folders.clear()
                 continue
             entered.add((status.st_dev, status.st_ino))
             folders[:] = sorted(name for name in folders if name not in NOT_ENTERED and not name.startswith("."))
-            yield from (Path(here, name) for name in sorted(names) if name.endswith(".json") and name[0] != ".")
+            yield from (Path(here, name) for name in sorted(inside) if name.endswith(".json") and name[0] != ".")
 
 
 def read_results(places: Sequence[Path], left_out: list[str], *, whole: bool = False) -> Iterator[ReadResult]:
@@ -121,3 +123,32 @@ def frame_of_columns(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 COLUMN_DTYPES: dict[type, str] = {bool: "boolean", int: "Int64", float: "Float64", str: "string"}
+
+
+def results_of(paths: Sequence[Path], *, model: str | None) -> tuple[list[store.Loaded], list[str]]:
+    """Return the results of paths and of the history below each folder, and a sentence for each file left out.
+
+    model: returns only results of this model. A folder needs no result of its own if its history contains some. Raises
+    InputError where no path contains a result, UsageError where none is of the model.
+    """
+    found: list[store.Loaded] = []
+    left_out: list[str] = []
+    refusals: list[InputError] = []
+    histories = [path / store.HISTORY for path in paths if os.path.isdir(path / store.HISTORY)]
+    for path in (*paths, *histories):
+        try:
+            loaded, problems = store.load_all([path])
+        except InputError as error:
+            refusals.append(error)
+            if path / store.HISTORY not in histories:
+                left_out.append(f"left out: {error}")
+            continue
+        found += loaded
+        left_out += problems
+    if refusals and not found:
+        raise refusals[0]
+    if model is not None:
+        found = [one for one in found if paired_model(one.result) == names.key(model)]
+        if not found:
+            raise UsageError(f"--model {model}: no result of that model here")
+    return found, left_out
