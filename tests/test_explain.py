@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import plausible
 import pytest
-from arithmetic import evaluated
 from each import in_each
 from test_extract import extract, primus  # noqa: F401  # fixtures
 
@@ -19,9 +18,8 @@ from tensorprimat.cli import main
 from tensorprimat.core.provenance import Provenance, Source
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
-from tensorprimat.core.summary import pool, summarise, terms_of
+from tensorprimat.core.summary import pool, summarise
 from tensorprimat.session.explain import explain, one_liner
-from tensorprimat.storage.store import load
 
 
 def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,55 +50,6 @@ def test_explain_shows_the_basis_of_counts_and_of_reported_figures(
     assert "reported_tokens_per_second_per_gpu of 19 rows" in reported
     assert "tflops_per_gpu is unknown" in explained("tflops_per_gpu")
     assert "Σ tokens / Σ seconds / GPUs" in explained("tokens_per_second_per_gpu")
-
-
-@in_each("section", ["performance_metrics", "memory_metrics", "power_metrics", "reported"])
-def test_every_figure_is_explained_by_the_terms_that_it_was_computed_from(section: str) -> None:
-    rows = 12
-    result = summarise(
-        plausible.bare(
-            training_config=TrainingConfig(global_batch_size=8, sequence_length=128, num_gpus=2),
-            steps=Steps.of(
-                Step(
-                    index=row,
-                    line=10 + row,
-                    seconds=1 + row % 3 / 100,
-                    memory_allocated_bytes=10.0**9 * row,
-                    memory_reserved_peak_bytes=2.0**30 * row,
-                    power_watts_per_gpu=500.0 + row,
-                    reported_tflops_per_gpu=400.0 + row,
-                    loss=9.0 - row / 10,
-                )
-                for row in range(1, rows + 1)
-            ),
-        )
-    )
-    performance = result.performance_metrics
-    figures = performance.reported if section == "reported" else getattr(result, section)
-    known = {name: value for name, value in figures if isinstance(value, float | int)}
-    assert known
-    for name, value in known.items():
-        term = terms_of(result)[section][name]
-        assert term.value == value, name
-        assert (term.printed is not None) == (section == "reported"), name
-        assert term.sums_seconds == ("Σ seconds" in term.formula), name
-        assert [one.in_formula for one in term.inputs] == [one.name in term.formula for one in term.inputs], name
-        printed = explain(result, f"reported.{name}" if section == "reported" else name)
-        assert f"  = {term.formula}\n  = {term.put_in}" in printed
-
-
-@pytest.mark.parametrize(
-    "field",
-    [
-        "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "samples_per_second_per_gpu",
-        "steps_per_second", "cv_step_time",
-    ],
-)  # fmt: skip
-def test_the_numbers_that_explain_a_figure_give_its_value(primus: Path, field: str) -> None:
-    assert extract(primus, "--output-dir", str(primus.parent / "results")) == 0
-    (path,) = (primus.parent / "results").glob("benchmark_*.json")
-    term = terms_of(load(path))["performance_metrics"][field]
-    assert evaluated(term.put_in) == pytest.approx(term.value, rel=1e-5), term.put_in
 
 
 def test_the_result_names_the_line_of_each_setting_also_of_standard_input(

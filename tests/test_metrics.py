@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 from each import in_each
 
@@ -24,8 +23,6 @@ from tensorprimat.core.result import (
     Result,
     TrainingConfig,
 )
-from tensorprimat.core.steps import Steps
-from tensorprimat.core.summary import summarise
 from tensorprimat.facts import catalogue
 from tensorprimat.models import flops, presets, shapes
 from tensorprimat.storage import store
@@ -532,25 +529,6 @@ def test_absurd_figures_give_reasons_not_infinities():
         assert metric(name, absurd).value is None
         assert metric(name, absurd).because == "its inputs give no finite number"
     assert metric("mfu", result(performance={"tokens_per_second_per_gpu": -5.0})).value is None
-
-
-def test_figures_follow_from_steps_of_a_real_result():
-    rows = np.arange(1, 26)
-    measured = summarise(
-        Result(
-            platform="amd",
-            gpu_info=device("AMD Instinct MI300X"),
-            model=Model(name="qwen", preset="full", shape=presets.find_preset("qwen").shape),
-            training_config=TrainingConfig(
-                global_batch_size=640, micro_batch_size=10, sequence_length=2048, num_gpus=8, precision="bf16"
-            ),
-            performance_metrics=PerformanceMetrics(),
-            steps=Steps({"index": rows, "seconds": np.full(len(rows), 12.5)}),
-        )
-    )
-    per_gpu = 640 * 2048 / 12.5 / 8
-    assert metric("tokens_per_second_per_gpu", measured).value == pytest.approx(per_gpu)
-    assert metric("mfu", measured).value == pytest.approx(per_gpu * 43_654_840_320 / 1307.4e12)
 
 
 def test_formulas_agree_with_each_other():

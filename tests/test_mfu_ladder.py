@@ -8,13 +8,11 @@ import importlib.util
 import re
 import runpy
 import shutil
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import scripts
-from plausible import result as plausible_result
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")
@@ -204,89 +202,6 @@ def _quiet(rung, *flags, **whole):
     return "noted"
 
 
-@pytest.mark.parametrize(("seconds", "outcome"), [(12.8, "missed"), (9.0, "reached")])
-def test_a_rung_states_its_goals_and_whether_they_are_reached(monkeypatch, seconds, outcome):
-    made = plausible_result("h100", seconds=seconds, precision="bf16")
-    monkeypatch.setattr(ladder, "on_gpu", lambda: True)
-    monkeypatch.setattr(ladder, "benchmark", lambda *_, **__: made.model_dump(mode="json"))
-    monkeypatch.setattr(ladder, "best_product", lambda _: 800e12)
-    monkeypatch.setattr(ladder, "_recomputes", lambda: False)
-    printed = ladder.eager()
-    assert printed.startswith("llama of 8,030,261,248 parameters, recomputation none, ")
-    assert f"goal 60% {outcome}" in printed
-    assert f"of the best matrix product, goal 75% {outcome}" in printed
-
-
-@pytest.fixture
-def h200(monkeypatch):
-    """A GPU of 141 GB with results of trainings; yields their flags, and their recomputation, which a test may set."""
-    gpu = GpuInfo(device_name="NVIDIA H200", device_count=1, total_memory_gb=150.0)
-    monkeypatch.setattr(platform, "detect_platform", lambda **_: Machine(platform="nvd", gpu_info=gpu, host="here"))
-    monkeypatch.setattr(ladder, "on_gpu", lambda: True)
-    monkeypatch.setattr(ladder, "best_product", lambda _: 800e12)
-    flags, plan = [], ["none"]
-
-    def benchmark(*given, **_):
-        flags.append(given)
-        fp8 = "fp8" in given
-        made = plausible_result(
-            seconds=2.0 if fp8 else 2.9, steps=8, warmup=2, max_steps=10, global_batch_size=4, sequence_length=8192,
-            num_gpus=1, data_parallel_size=1, recompute=plan[0], precision="fp8" if fp8 else "bf16",
-        )  # fmt: skip
-        memory = made.memory_metrics.changed(peak_memory_allocated_gb=103.2)
-        return made.changed(memory_metrics=memory).model_dump(mode="json")
-
-    monkeypatch.setattr(ladder, "benchmark", benchmark)
-    return SimpleNamespace(flags=flags, plan=plan)
-
-
-def test_the_compiled_rung_fails_where_the_peak_is_not_the_estimated_one(monkeypatch, h200):
-    assert "estimated 103.0 GB, allocated 103.2 GB" in ladder.compiled()
-    assert h200.flags[0] == ("--compile", "--num-gpus", "1")
-    monkeypatch.setattr(ladder, "ESTIMATE_TOLERANCE", 1e-4)
-    with pytest.raises(RuntimeError, match=r"estimated 103\.0 GB, allocated 103\.2 GB"):
-        ladder.compiled()
-
-
-@pytest.mark.parametrize(
-    ("recompute", "installed", "programs", "goal"),
-    [
-        ("none", True, ["torchtitan:none"], "1.02x"),
-        ("34 % kept", True, ["torchtitan:selective-op", "torchtitan:memory_budget=0.35"], "1.00x"),
-        ("34 % kept", False, ["loop"], "1.00x"),
-    ],
-)
-def test_the_speed_part_compares_with_the_modes_of_torchtitan_that_fit(
-    monkeypatch, h200, recompute, installed, programs, goal
-):
-    from perf import speed_gpu
-
-    ran = []
-
-    def run(program, turn, *_, **__):
-        ran.append(program)
-        return speed_gpu.Run(program=program, turn=turn, process_seconds=60.0, step_seconds=8 * (3.1,))
-
-    h200.plan[0] = recompute
-    monkeypatch.setattr(speed_gpu, "run", run)
-    monkeypatch.setattr(speed_gpu, "lacking_for_torchtitan", lambda: [] if installed else ["tyro"])
-    monkeypatch.setattr("tensorprimat.machine.telemetry.open_devices", lambda _: [])
-    printed = ladder.speed()
-    assert ran == programs
-    assert all(f"over the steps of one turn) of {program}" in printed for program in programs)
-    assert printed.endswith(f", goal {goal} reached")
-
-
-def test_fp8_states_its_rate_over_that_of_bf16(monkeypatch, h200):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr("tensorprimat.engines.torch.fp8.has_units", lambda: True)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())  # torchao
-    monkeypatch.setattr(ladder, "learns_in_fp8", lambda recipes: [f"{one} learns" for one in recipes])
-    printed = ladder.fp8()
-    assert "1.45x the rate of BF16, goal 1.35x reached; tensorwise learns; rowwise learns; kept learns" in printed
-    assert {"fp8" in flags for flags in h200.flags} == {True, False}
-
-
 def test_the_part_of_traces_explains_them_and_fails_where_a_layer_repeats_other_products(monkeypatch, tmp_path):
     recorded = {name: f"h200_{name}" for name in ("bf16_a", "bf16_b", "bf16_recomputed", "fp8", "fp8_recomputed")}
 
@@ -309,13 +224,6 @@ def test_the_part_of_traces_explains_them_and_fails_where_a_layer_repeats_other_
     recorded["bf16_recomputed"] = "h200_bf16_b"
     with pytest.raises(RuntimeError, match="0 products of a recomputed layer repeated"):
         ladder.traces()
-
-
-def test_a_timing_that_misses_its_goal_does_not_fail(monkeypatch):
-    for code, outcome in ((0, "reached"), (1, "missed")):
-        done = SimpleNamespace(returncode=code, stdout="µs per step\ncost 77.0  -1.0 to 99.0  goal: under 50\n")
-        monkeypatch.setattr(subprocess, "run", lambda *_, done=done, **__: done)
-        assert ladder.callback().endswith(f"cost 77.0 -1.0 to 99.0 goal: under 50, {outcome}")
 
 
 @in_each(("verdict", "codes"), [("PASS", (0, 0)), ("SKIP", (0, 1)), ("FAIL", (1, 1))])

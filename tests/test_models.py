@@ -1,7 +1,6 @@
 """Presets and their parameter counts."""
 
 import pytest
-from architectures import network_of
 from each import in_each
 
 from tensorprimat.core.errors import UsageError
@@ -35,12 +34,6 @@ def test_parameters_are_the_published_ones(name, counts):
         presets.embedding_parameters(shape),
         presets.matrix_parameters(shape),
     ) == counts
-
-
-@in_each("preset", presets.PRESETS)
-def test_the_model_class_of_transformers_has_as_many_parameters(preset):
-    model = network_of(preset)
-    assert sum(weight.numel() for weight in model.parameters()) == presets.parameters(preset.shape)
 
 
 def test_tied_embeddings_count_once_but_the_head_still_multiplies():
