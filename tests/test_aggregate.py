@@ -3,8 +3,6 @@
 import csv
 import itertools
 import json
-import subprocess
-import sys
 
 import pytest
 from each import in_each
@@ -73,18 +71,6 @@ def test_load_cells_warns_of_a_file_that_it_leaves_out(folder):
     with pytest.warns(UserWarning, match=r"left out: .*half\.json") as caught:
         assert len(tensorprimat.load_cells(folder)) == 5
     assert caught[0].filename == __file__
-
-
-def test_only_a_table_of_cells_imports_pandas():
-    load = (
-        "import sys, tensorprimat.cli.aggregate, tensorprimat.reports.aggregate, tensorprimat.reports.plots.micro\n"
-        "from tensorprimat.storage.cell_rows import frame_of\n"
-        "before = 'pandas' in sys.modules\n"
-        "frame_of([])\n"
-        "print(before, 'pandas' in sys.modules)"
-    )
-    shown = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, timeout=60, check=True)
-    assert shown.stdout.split() == ["False", "True"]
 
 
 def test_a_column_of_one_kind_has_its_type_and_a_missing_value_is_unmeasured():

@@ -284,14 +284,6 @@ def test_the_functions_of_the_script_can_be_imported(results, tmp_path):
     assert report.read_text().startswith("# Training benchmark comparison")
 
 
-def test_importing_the_script_loads_nothing_heavy():
-    script = (
-        "import sys, compare_results; print(sorted({'numpy', 'matplotlib', 'pydantic', 'rich'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_folder_that_holds_earlier_results_only_names_them(tmp_path, capsys):
     kept = tmp_path / "history"
     kept.mkdir()

@@ -1,8 +1,6 @@
 """The end of warm-up of several runs together, and what their figures rest on."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -144,14 +142,3 @@ def test_the_p_of_students_t_is_that_of_scipy(score, freedom):
     assert p_of_t(score, freedom) == pytest.approx(2 * stdtr(freedom, -score), abs=1e-9)  # scipy's own error near 0
     if freedom == 1:  # Cauchy's distribution
         assert p_of_t(score, freedom) == pytest.approx(1 - 2 / math.pi * math.atan(score), abs=1e-11)
-
-
-def test_reading_a_log_imports_no_scipy(tmp_path):
-    log = tmp_path / "ramp.log"
-    rows = (
-        f" iteration {n}/60 | elapsed time per iteration (ms): {1000 + 9000 / n:.1f} | lm loss: 1.0 |\n"
-        for n in range(1, 61)
-    )
-    log.write_text("".join(rows))
-    code = f"import sys; from tensorprimat import logs; logs.read({str(log)!r}); sys.exit('scipy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,6 +7,7 @@ import sys
 from importlib import resources
 from pathlib import Path
 
+import plausible
 import pytest
 
 import tensorprimat
@@ -21,16 +22,40 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+NOT_YET_IMPORTED = {
+    "import tensorprimat": "torch numpy pydantic",
+    "import compare_results": "numpy matplotlib pydantic rich",
+    "from tensorprimat import logs; logs.read(sys.argv[1])": "scipy tensorprimat.logs.huggingface.reader "
+    "tensorprimat.logs.mlperf.reader tensorprimat.logs.keyvalue tensorprimat.logs.tensorboard tensorprimat.logs.olmo",
+    "from benchmark_utils import load_results, detect_platform; load_results(sys.argv[2:])": "torch lightning",
+    "import tensorprimat.analysis.compare": "scipy.stats",
+    "import tensorprimat.cli.aggregate, tensorprimat.reports.aggregate, tensorprimat.reports.plots.micro": "pandas",
+    "from pathlib import Path; from tensorprimat.storage.store import load_all; "
+    "from tensorprimat.analysis.compare import compare; from tensorprimat.reports.plots.comparison import "
+    "comparison_plot; comparison_plot(compare(load_all([Path(sys.argv[2])])[0]))": "matplotlib.pyplot pandas torch",
+}
+"""What a program does in turn, and the modules that it must not have imported after that."""
+
+
+def test_a_program_imports_no_module_before_it_needs_it(tmp_path):
+    row = " iteration {0}/60 | elapsed time per iteration (ms): {1:.1f} | lm loss: 1.0 |\n"
+    (tmp_path / "ramp.log").write_text("".join(row.format(n, 1000 + 9000 / n) for n in range(1, 61)))
+    result = save(plausible.result("h100"), tmp_path, stamp="1")
+    program = "import sys\n" + "".join(
+        f"{does}\nprint([name for name in {modules.split()} if name in sys.modules])\n"
+        for does, modules in NOT_YET_IMPORTED.items()
+    )
+    command = [sys.executable, "-c", program, tmp_path / "ramp.log", result]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = dict(zip(NOT_YET_IMPORTED, done.stdout.splitlines(), strict=False))
+    assert found == dict.fromkeys(NOT_YET_IMPORTED, "[]"), done.stderr
+
+
 @pytest.mark.parametrize("name", tensorprimat.__all__)
 def test_every_public_name_can_be_imported_from_the_package(name):
     if name == "BenchmarkCallback":
         pytest.importorskip("lightning")
     assert callable(getattr(tensorprimat, name)) or isinstance(getattr(tensorprimat, name), str)
-
-
-def test_importing_the_package_imports_neither_torch_nor_numpy():
-    code = "import sys, tensorprimat; print([name for name in ('torch', 'numpy', 'pydantic') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("module", ["tensorprimat", "benchmark_utils"])

@@ -121,22 +121,6 @@ def test_versions_are_those_of_installed_packages_and_import_nothing():
     assert "no-such-package" not in environment.versions(("no-such-package",))
 
 
-def test_reading_results_through_benchmark_utils_needs_no_torch(tmp_path):
-    program = (
-        "import sys; from benchmark_utils import load_results, detect_platform\n"
-        "from tensorprimat.core.errors import InputError\n"
-        "try: load_results([sys.argv[1]])\n"
-        "except InputError as error: print(error)\n"
-        "sys.exit(bool({'torch', 'lightning'} & set(sys.modules)))"
-    )
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    ended = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "none.json"], capture_output=True, text=True, cwd=root, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "no such file" in ended.stdout
-
-
 def test_benchmark_utils_names_a_missing_attribute():
     import benchmark_utils
 

@@ -199,11 +199,3 @@ def test_the_runs_needed_are_the_fewest_that_suffice():
     assert half_width(needed) <= 0.01 < half_width(needed - 1)
     assert stats.runs_needed([0.0], 0.01) == 2
     assert stats.runs_needed([5.0], 0.01) is None
-
-
-def test_importing_the_statistics_does_not_load_scipy_stats():
-    import subprocess
-    import sys
-
-    code = "import sys, tensorprimat.analysis.compare; sys.exit('scipy.stats' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
