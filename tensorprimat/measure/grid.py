@@ -186,7 +186,7 @@ def _named(word: str) -> Size:
 
 def _own(text: str, small: Size) -> Size:
     """Return the size that a value of --shape describes, such as custom=384/1536/6/6."""
-    name, (width, ffn, layers, heads) = shapes.of_four_numbers(text)
+    name, (width, ffn, layers, heads) = shapes.stated_numbers(text)
     numbers = {"d_model": width, "d_ff": ffn, "num_layers": layers, "num_heads": heads}
     return {**small, "model_size": name, **numbers}
 

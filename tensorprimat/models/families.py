@@ -116,10 +116,6 @@ def _upper(config: Config, layer: int) -> bool:
     return layer >= positive_entry(config, "max_window_layers", default=28)
 
 
-def _odd_and_lower(config: Config, layer: int) -> bool:
-    return layer % 2 == 0 and not _upper(config, layer)
-
-
 def _rotated(config: Config, layer: int) -> bool:
     """Return True for a layer with rotary embedding, for which no_rope_layers has a 1."""
     if config.get("no_rope_layers"):
@@ -165,7 +161,7 @@ FAMILIES: Mapping[str, Family] = {
     "olmo3": Family(summed_products=_NORMED, query_norms="all", limited=_but_every(4), defaults=_SLIDES),
     "mixtral": Family(qkv_bias=False, experts=every, limited=every, defaults={"num_key_value_heads": 8}),
     "olmoe": Family(query_norms="all", experts=every),
-    "qwen2_moe": Family(experts=_sparse_qwen, limited=_odd_and_lower,
+    "qwen2_moe": Family(experts=_sparse_qwen, limited=lambda config, at: at % 2 == 0 and not _upper(config, at),
                         defaults={**_QWEN, "qkv_bias": True, "moe_intermediate_size": 1408,
                                   "shared_expert_intermediate_size": 5632}),
     "qwen3_moe": Family(query_norms="head", experts=_sparse_qwen, limited=every,

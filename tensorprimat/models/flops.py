@@ -31,14 +31,10 @@ class Convention:
     """FLOPs per token of scores and weighted sums, at a sequence length."""
 
 
-def _of_pairs(shape: ModelShape) -> int:
-    """Return the FLOPs of one layer for each token, and for each token that its query sees: 12·H·Q."""
-    return 6 * sum(presets.attention_widths(shape))
-
-
 def _every_pair(shape: ModelShape, sequence_length: int) -> int:
     """Return 12·L·H·Q·T: all T² pairs of query and key, masked or not (so a sliding window changes nothing)."""
-    return _of_pairs(shape) * (shape.num_layers + (shape.multi_token_layers or 0)) * sequence_length
+    layers = shape.num_layers + (shape.multi_token_layers or 0)
+    return 6 * sum(presets.attention_widths(shape)) * layers * sequence_length
 
 
 def _attended_pairs(shape: ModelShape, sequence_length: int) -> int:
@@ -47,11 +43,7 @@ def _attended_pairs(shape: ModelShape, sequence_length: int) -> int:
     layers = shape.num_layers + (shape.multi_token_layers or 0)
     windowed = layers if shape.windowed_layers is None else shape.windowed_layers
     twice_the_pairs = windowed * (2 * sequence_length * window - window**2) + (layers - windowed) * sequence_length**2
-    return _of_pairs(shape) * twice_the_pairs // (2 * sequence_length)
-
-
-def _without_embedding(shape: ModelShape) -> int:
-    return presets.active_parameters(shape) - presets.embedding_parameters(shape)
+    return 6 * sum(presets.attention_widths(shape)) * twice_the_pairs // (2 * sequence_length)
 
 
 def _without_gate(shape: ModelShape) -> int:
@@ -71,7 +63,7 @@ CONVENTIONS: dict[str, Convention] = {
          "6·N + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "the PaLM paper (appendix B), nanoGPT"),
         ("6n", presets.active_parameters, lambda _shape, _sequence_length: 0,
          "6·N", ("N",), "scaling-law papers, quick estimates"),
-        ("torchtitan", _without_embedding, _every_pair,
+        ("torchtitan", lambda one: presets.active_parameters(one) - presets.embedding_parameters(one), _every_pair,
          "6·(N − embedding) + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "torchtitan"),
         ("full_attention", presets.matrix_parameters, _every_pair,
          "6·P_mm + 12·L·H·Q·T", ("P_mm", *_OF_ATTENTION), "NVIDIA's NeMo tables up to 25.07"),
@@ -128,17 +120,12 @@ def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> i
     The cost with other frozen layers depends on which ones are frozen, so it is None.
     """
     shape, length = result.model.shape, result.training_config.sequence_length
-    stated = result.model.training_flops_per_token
-    if shape is None and stated and length:
-        return stated if convention_named(convention).name == DEFAULT_CONVENTION else None
     if shape is None or not length:
-        return None
-    frozen = frozen_parameters(result)
-    if frozen is None:
-        return None
-    every = per_token(shape, length, convention)
+        is_default = convention_named(convention).name == DEFAULT_CONVENTION
+        return (result.model.training_flops_per_token or None) if length and is_default else None
+    frozen, every = frozen_parameters(result), per_token(shape, length, convention)
     if not frozen:
-        return every
+        return every if frozen is False else None
     with_adapters = "lora" in (result.training_config.peft or "").lower()
     return every - 2 * convention_named(convention).weights(shape) if with_adapters else None
 
@@ -177,4 +164,4 @@ def trains_few(result: Result, shape: ModelShape | None) -> bool:
     """
     counted, processes = result.model.trainable_parameters_per_process, result.training_config.num_gpus
     every = result.model.parameters or (presets.parameters(shape) if shape is not None else None)
-    return bool(counted and processes and every) and (counted or 0) * (processes or 0) < MOST_OF_A_MODEL * (every or 0)
+    return bool(counted and processes and every and counted * processes < MOST_OF_A_MODEL * every)

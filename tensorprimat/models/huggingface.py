@@ -16,12 +16,8 @@ from tensorprimat.models.shape_parts import Experts, LatentAttention
 
 ALIKE = {"kimi_k2": "deepseek_v3", "gpt2": "phi"}
 """`model_type` → the architecture whose layers have the same matrices."""
-_GPT2_NAMES = {
-    "n_layer": "num_hidden_layers",
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-}
+_GPT2_NAMES = {"n_layer": "num_hidden_layers", "n_embd": "hidden_size", "n_head": "num_attention_heads",
+               "n_inner": "intermediate_size"}  # fmt: skip
 MIXTURE_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "num_experts_per_tok", "kv_lora_rank")
 """Entries that only models with experts or latent attention have."""
 _SAME_COUNT = 1e-3  # relative; no shape counts the gates of shared experts
@@ -38,8 +34,10 @@ def of_config(config: Config) -> ModelShape:
     Raises UsageError for an unknown architecture, an impossible entry, and layers that no shape expresses.
     """
     kind = str(config.get("model_type"))
-    if kind == "gpt2":
-        config = _of_gpt2(config)
+    if kind == "gpt2":  # without n_inner its MLP has four times the width
+        renamed = {new: config[old] for old, new in _GPT2_NAMES.items() if config.get(old) is not None}
+        inner = 4 * positive_entry(renamed, "hidden_size")
+        config = {"tie_word_embeddings": True, "intermediate_size": inner, "vocab_size": 50_257, **config, **renamed}
     config = {**config, "model_type": ALIKE.get(kind, kind)}
     decoder = decoders.decoder_of(config)
     if decoder is None:
@@ -65,13 +63,6 @@ def of_decoder(decoder: Decoder, config: Config) -> ModelShape:
     if any(abs(ratio - 1) > _SAME_COUNT for ratio in counts):
         raise UsageError(f"the layers of this {decoder.kind} differ in a way that a shape cannot express")
     return shape
-
-
-def _of_gpt2(config: Config) -> dict[str, object]:
-    """Return GPT-2's entries by the names of later models; without n_inner its MLP has four times the width."""
-    renamed = {new: config[old] for old, new in _GPT2_NAMES.items() if config.get(old) is not None}
-    inner = 4 * positive_entry(renamed, "hidden_size")
-    return {"tie_word_embeddings": True, "intermediate_size": inner, "vocab_size": 50_257, **config, **renamed}
 
 
 def _shape(decoder: Decoder, config: Config) -> ModelShape:

@@ -155,9 +155,8 @@ class MegatronCore:
         """Return the share of the layers whose forward pass runs again in backward, by flag or by NVIDIA's recipe."""
         if spec.recompute == "full":
             return 1.0
-        return (
-            self.recomputed_by_recipe(spec, device_name) / presets.find_preset(spec.model, spec.preset).shape.num_layers
-        )
+        layers = presets.find_preset(spec.model, spec.preset).shape.num_layers
+        return self.recomputed_by_recipe(spec, device_name) / layers
 
     def forbids_context_parallel(self, spec: RunSpec) -> bool:
         """Return True if the model's attention window is shorter than the sequence, and the engine cannot split it.
@@ -182,12 +181,9 @@ class MegatronCore:
         """
         shape = presets.find_preset(spec.model, spec.preset).shape
         by_context = self.exchanges_heads and shape.sliding_window is not None and spec.context_parallel_size > 1
-        by_heads = ("tensor_model_parallel_size", *(("context_parallel_size",) if by_context else ()))
-        by_layers = ("pipeline_model_parallel_size",)
-        for names, what, count in (
-            (by_heads, "key-value heads", shape.num_key_value_heads),
-            (by_layers, "layers", shape.num_layers),
-        ):
+        of_heads = ["tensor_model_parallel_size", *["context_parallel_size"] * by_context]
+        parts = (of_heads, "key-value heads", shape.num_key_value_heads)
+        for names, what, count in (parts, (["pipeline_model_parallel_size"], "layers", shape.num_layers)):
             if count % math.prod(getattr(spec, name) for name in names):
                 return tuple(name for name in names if getattr(spec, name) > 1), what, count
         return None

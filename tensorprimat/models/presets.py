@@ -65,9 +65,8 @@ def parameters(shape: ModelShape) -> int:
     later = shape.multi_token_layers or 0
     norms = (2 * shape.num_layers + 1 + 5 * later) * shape.hidden_size
     biases = (shape.num_layers + later) * _qkv_width(shape) if shape.attention_bias else 0
-    head = shape.vocab_size * shape.hidden_size
-    untied = embedding_parameters(shape) if not shape.tied_embeddings else 0
-    return untied + head + _layer_matrices(shape) + idle_parameters(shape) + biases + norms
+    embeddings = embedding_parameters(shape) * (1 if shape.tied_embeddings else 2)
+    return embeddings + _layer_matrices(shape) + idle_parameters(shape) + biases + norms
 
 
 def idle_parameters(shape: ModelShape) -> int:
@@ -90,17 +89,22 @@ def matrix_parameters(shape: ModelShape) -> int:
     The input embedding is a look-up and takes no part, nor do norms and biases. Of experts, the active ones count.
     """
     heads = 1 + (shape.multi_token_layers or 0)
-    return _layer_matrices(shape) + heads * shape.vocab_size * shape.hidden_size
+    return _layer_matrices(shape) + heads * embedding_parameters(shape)
 
 
 def embedding_parameters(shape: ModelShape) -> int:
-    """Return the weights of the input embedding."""
+    """Return the weights of the input embedding; an output head has as many."""
     return shape.vocab_size * shape.hidden_size
 
 
 def mlp_matrix_parameters(shape: ModelShape) -> int:
     """Return the weights that one token uses of one of the MLP's matrices over all layers."""
-    return shape.hidden_size * _mlp_widths(shape)
+    experts, later = shape.experts, shape.multi_token_layers or 0
+    if experts is None:
+        return shape.hidden_size * (shape.num_layers + later) * shape.ffn_hidden_size
+    met = experts.active * experts.ffn_hidden_size + experts.shared_ffn_hidden_size
+    dense = (shape.num_layers - experts.layers) * shape.ffn_hidden_size
+    return shape.hidden_size * (dense + (experts.layers + later) * met)
 
 
 def attention_widths(shape: ModelShape) -> tuple[int, int]:
@@ -132,15 +136,6 @@ def _qkv_width(shape: ModelShape) -> int:
 
 def _mlp_matrices(shape: ModelShape) -> int:
     return 3 if shape.gated_mlp else 2
-
-
-def _mlp_widths(shape: ModelShape) -> int:
-    """Return the inner width that one token uses, summed over all layers."""
-    experts, later = shape.experts, shape.multi_token_layers or 0
-    if experts is None:
-        return (shape.num_layers + later) * shape.ffn_hidden_size
-    met = experts.active * experts.ffn_hidden_size + experts.shared_ffn_hidden_size
-    return (shape.num_layers - experts.layers) * shape.ffn_hidden_size + (experts.layers + later) * met
 
 
 def _layer_matrices(shape: ModelShape) -> int:

@@ -64,11 +64,16 @@ def cheapest_first(operations: dict[str, Operation]) -> list[tuple[str, ...]]:
 
     Only plans are listed that keep less than every cheaper one.
     """
+
+    def cost(names: Collection[str]) -> float:
+        attention = Recompute.ATTENTION
+        return sum(operations[one].flops_per_token * (ATTENTION_COST if one == attention else 1) for one in names)
+
     names = Recompute.OPERATIONS
     every = [chosen for size in range(len(names) + 1) for chosen in combinations(names, size)]
     found: list[tuple[str, ...]] = []
     least = float("inf")
-    for chosen in sorted(every, key=lambda names: (_cost(operations, names), kept_bytes(operations, names))):
+    for chosen in sorted(every, key=lambda names: (cost(names), kept_bytes(operations, names))):
         if (kept := kept_bytes(operations, chosen)) < least:
             found.append(chosen)
             least = kept
@@ -87,8 +92,3 @@ def recomputed_flops(shape: ModelShape, recomputed: Collection[str], sequence_le
     operations[last] = operations["up"]  # as large
     again = {*recomputed, last}.difference((last,) if shape.summed_products is None else shape.summed_products)
     return sum(operations[name].flops_per_token for name in again if name in operations)
-
-
-def _cost(operations: dict[str, Operation], recomputed: Collection[str]) -> float:
-    cost = {Recompute.ATTENTION: ATTENTION_COST}
-    return sum(operations[name].flops_per_token * cost.get(name, 1) for name in recomputed)

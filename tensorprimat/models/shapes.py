@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -115,10 +114,11 @@ def known_preset(name: str) -> Preset | None:
     (['Llama-3.1-8B', 'Qwen2.5-7B', 'Mistral-7B-v0.1'], None)
     """
     plain = _plain(name)
-    exact = next((preset for preset in presets.PRESETS if plain in map(_plain, _names(preset))), None)
-    if exact is None and (model := names.known_model(name)) in ("llama", "qwen"):  # versions of mistral differ in shape
-        return presets.find_preset(model)
-    return exact
+    for preset in presets.PRESETS:
+        if plain in map(_plain, _names(preset)):
+            return preset
+    model = names.known_model(name)
+    return presets.find_preset(model) if model in ("llama", "qwen") else None  # versions of mistral differ in shape
 
 
 def of_preset(preset: str, model: str | None) -> NamedShape | None:
@@ -141,10 +141,8 @@ def _names(preset: Preset) -> list[str]:
     """Return every word that means a preset."""
     if preset.model == COURSE:
         return [preset.name]
-    words = [preset.title, f"{preset.model}-{preset.name}"]
-    if preset.name == "full":
-        words += [preset.model, preset.title.removesuffix("-v0.1")]
-    return words
+    bare = [preset.model, preset.title.removesuffix("-v0.1")] if preset.name == "full" else []
+    return [preset.title, f"{preset.model}-{preset.name}", *bare]
 
 
 def _plain(name: str) -> str:
@@ -154,13 +152,7 @@ def _plain(name: str) -> str:
     return _SUFFIXES.sub("", plain).removeprefix("meta") or plain
 
 
-def of_four_numbers(text: str) -> tuple[str, tuple[int, int, int, int]]:
-    """Return name, d_model, d_ff, layers and heads of "name=d_model/d_ff/layers/heads". Raises UsageError."""
-    name, (width, ffn, layers, heads) = _numbers(text, most=4)
-    return name, (width, ffn, layers, heads)
-
-
-def _numbers(text: str, *, most: int) -> tuple[str, list[int]]:
+def stated_numbers(text: str, *, most: int = 4) -> tuple[str, list[int]]:
     """Return name and numbers of "name=d_model/d_ff/layers/heads", four or, up to `most`, more. Raises UsageError."""
     match = NUMBERS.fullmatch(text)
     numbers = list(map(int, match["numbers"].split("/"))) if match else []
@@ -176,7 +168,7 @@ def _numbers(text: str, *, most: int) -> tuple[str, list[int]]:
 
 def _of_numbers(text: str) -> NamedShape:
     """Build a shape of Llama's architecture from its numbers."""
-    name, (width, ffn, layers, heads, *more) = _numbers(text, most=6)
+    name, (width, ffn, layers, heads, *more) = stated_numbers(text, most=6)
     key_value_heads = more[0] if more else heads
     if heads % key_value_heads:
         raise UsageError(f"--shape {text}: {key_value_heads} key-value heads do not divide {heads} heads")
@@ -227,10 +219,7 @@ def _of_config(text: str, path: Path) -> NamedShape:
         shape = huggingface.of_config(config)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
-    name = title_of(shape) or _named(config, path, kind)
+    own = config.get("_name_or_path") or (path.parent.name if path.name == CONFIG_FILE else path.stem) or kind
+    name = title_of(shape) or str(own)
     later = "no multi-token prediction assumed" if config.get("num_nextn_predict_layers") else None
     return NamedShape(text=text, name=name, shape=shape, preset=presets.identify(shape), assumption=later)
-
-
-def _named(config: Mapping[str, Any], path: Path, kind: str) -> str:
-    return str(config.get("_name_or_path") or (path.parent.name if path.name == CONFIG_FILE else path.stem) or kind)

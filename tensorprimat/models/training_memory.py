@@ -321,33 +321,25 @@ def with_kept_fp8(spec: RunSpec, memory_bytes: float) -> RunSpec:
     return kept if estimate(kept).total <= ROOM_TO_KEEP * memory_bytes else spec
 
 
-def _smaller_micro_batch(spec: RunSpec, memory_bytes: float) -> list[int]:
-    """Return the largest smaller micro batch that fits alone, else the next smaller one; none below 1."""
-    sizes = smaller_micro_batches(spec.micro_batch_size)
-    fitting = [size for size in sizes if estimate(spec.changed(micro_batch_size=size)).total <= memory_bytes]
-    return (fitting or sizes)[:1]
-
-
-def _smaller_plans(spec: RunSpec, memory_bytes: float) -> list[tuple[str, Recompute]]:
-    """Return the values of RECOMPUTE_FLAG that may make the spec fit, with the plans that they stand for."""
-    fitting = smallest_that_fits(spec, memory_bytes)
-    share = None if fitting is None else re.match(r"\d+", fitting.recompute)
-    partly = [] if share is None or fitting is None else [(f"{share[0]}%", fitting.recompute)]
-    return [*(partly or [("selective", Recompute.SECOND_LAYERS)]), ("full", Recompute.ALL_LAYERS)]
-
-
 def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
     """Return at most two flags that make the spec fit into the device's memory, the mildest first.
 
     A flag that is not enough by itself comes with --activation-checkpointing full.
     """
+
+    def fits(changed: RunSpec) -> bool:
+        return estimate(changed).total <= memory_bytes
+
     devices = spec.num_gpus * spec.num_nodes
+    smaller = smallest_that_fits(spec, memory_bytes)
+    share = re.match(r"\d+", smaller.recompute) if smaller else None
+    plan = (f"{share[0]}%", smaller.recompute) if share and smaller else ("selective", Recompute.SECOND_LAYERS)
+    sizes = smaller_micro_batches(spec.micro_batch_size)  # the largest that fits alone, else the next smaller one
+    sizes = [size for size in sizes if fits(spec.changed(micro_batch_size=size))] or sizes
     candidates: list[tuple[str, Mapping[str, object]]] = [
-        *((f"{RECOMPUTE_FLAG} {flag}", {"recompute": plan}) for flag, plan in _smaller_plans(spec, memory_bytes)),
-        *(
-            (f"--micro-batch-size {size}", {"micro_batch_size": size})
-            for size in _smaller_micro_batch(spec, memory_bytes)
-        ),
+        (f"{RECOMPUTE_FLAG} {plan[0]}", {"recompute": plan[1]}),
+        (ALL_RECOMPUTED, {"recompute": Recompute.ALL_LAYERS}),
+        *((f"--micro-batch-size {size}", {"micro_batch_size": size}) for size in sizes[:1]),
         ("--strategy fsdp", {"strategy": "fsdp"}),
     ]
     for length in (spec.sequence_length // 2, spec.sequence_length // 4):
@@ -364,11 +356,11 @@ def remedies(spec: RunSpec, memory_bytes: float) -> list[str]:
         changed = spec.changed(**dict(changes))
         if changed == spec or changed.sequence_length <= 1:
             continue
-        if estimate(changed).total <= memory_bytes:
+        if fits(changed):
             fitting.append(flag)
         elif ALL_RECOMPUTED in fitting or "recompute" in changes:
             continue
-        elif estimate(changed.changed(recompute=Recompute.ALL_LAYERS)).total <= memory_bytes:
+        elif fits(changed.changed(recompute=Recompute.ALL_LAYERS)):
             fitting.append(f"{flag} with {ALL_RECOMPUTED}")
     if len(fitting) > 1 and fitting[0].startswith(RECOMPUTE_FLAG):  # the milder one is enough
         fitting = [fitting[0], *(flag for flag in fitting if flag != ALL_RECOMPUTED and flag != fitting[0])]

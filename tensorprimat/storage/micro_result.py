@@ -342,4 +342,4 @@ def load(path: Path) -> MicroResult:
 
 def parsed(content: bytes, path: Path) -> Any:
     """Return a JSON document; NaN and Infinity of other writers are unmeasured."""
-    return regular.json_of(content, path, "a cell", constants=lambda _: None)
+    return regular.json_document(content, path, "a cell", constants=lambda _: None)

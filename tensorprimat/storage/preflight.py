@@ -253,7 +253,7 @@ def save(preflight: Preflight, folder: Path) -> Path:
 
 def load(path: Path) -> Preflight:
     """Read a preflight. Raises InputError for any other file."""
-    document = regular.json_of(regular.content(path, most_bytes=_LARGEST_BYTES), path, "a preflight")
+    document = regular.json_document(regular.content(path, most_bytes=_LARGEST_BYTES), path, "a preflight")
     if not isinstance(document, dict) or document.get("kind") != "preflight":
         raise InputError("JSON, but not a preflight", path=path)
     try:

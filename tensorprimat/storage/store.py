@@ -284,7 +284,7 @@ def read_json(path: Path) -> Any:
     if content.count(b"[") + content.count(b"{") > MOST_BRACKETS:
         raise InputError("more lists and objects than any result has", path=path)
     try:
-        return regular.json_of(content, path, "a result")
+        return regular.json_document(content, path, "a result")
     except InputError as error:
         if error.line is not None and content.lstrip()[:1] not in (b"{", b"["):
             raise InputError("not a result, which is a JSON file", path=path, remedy=READ_A_LOG) from None

@@ -139,7 +139,7 @@ def text_of_file(path: Path, *, most_bytes: int) -> str:
         raise InputError("not UTF-8 text", path=path) from None
 
 
-def json_of(content: bytes, path: Path, what: str, *, constants: Callable[[str], Any] | None = None) -> Any:
+def json_document(content: bytes, path: Path, what: str, *, constants: Callable[[str], Any] | None = None) -> Any:
     """Return the content of a JSON document. Raises InputError for another one. what: kind of file, for the message.
 
     constants: function that returns the value of NaN and Infinity, by default that of Python.

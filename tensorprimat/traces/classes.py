@@ -83,8 +83,10 @@ def place_of(name: str) -> int:
 
 
 @cache
-def _class_of(name: str, chain: tuple[str, ...]) -> str:
-    found = next((rule.gives for rule in rules() if rule.fits(name, chain)), UNKNOWN)
+def _class_of(kind: str, name: str, chain: tuple[str, ...]) -> str:
+    """Return the class of a kernel without regard to recomputation."""
+    table, other = {"kernel": (rules(), UNKNOWN), "memset": (rules("memsets"), COPIES)}.get(kind, ((), COPIES))
+    found = next((rule.gives for rule in table if rule.fits(name, chain)), other)
     return f"{found}_{_collective(name, chain)}" if found == COMMUNICATION else found
 
 
@@ -121,17 +123,9 @@ def precision_of(kernel: Kernel) -> str | None:
     return stated or named
 
 
-def _first_class(kernel: Kernel) -> str:
-    """Return the class of a kernel without regard to recomputation."""
-    if kernel.kind == "kernel":
-        return _class_of(kernel.name, kernel.chain)
-    cleared = rules("memsets") if kernel.kind == "memset" else ()
-    return next((rule.gives for rule in cleared if rule.fits(kernel.name, kernel.chain)), COPIES)
-
-
 def classify(trace: Trace) -> list[str]:
     """Return the class of each kernel of a trace."""
-    found = [_first_class(kernel) for kernel in trace.kernels]
+    found = [_class_of(kernel.kind, kernel.name, kernel.chain) for kernel in trace.kernels]
     repeated = _recomputed(trace, found)
     precisions = {
         id(kernel.operator): precision_of(kernel)
@@ -156,11 +150,8 @@ def _recomputed(trace: Trace, classes: Sequence[str]) -> set[int]:
     """
     computes = [name not in (COPIES, UNKNOWN, OPTIMIZER) and not name.startswith(COMMUNICATION) for name in classes]
     backward = [bool(one.operator and one.operator.is_backward) for one in trace.kernels]
-    shown = {
-        place
-        for place, one in enumerate(trace.kernels)
-        if computes[place] and one.operator is not None and one.operator.is_recomputed
-    }
+    recorded = [bool(one.operator and one.operator.is_recomputed) for one in trace.kernels]
+    shown = {place for place, computed in enumerate(computes) if computed and recorded[place]}
     of_loss = [rule.operator.search for rule in rules() if rule.gives == "loss" and rule.operator]
     hidden = [place for place in range(len(classes)) if place not in shown]
     attention = {place for place in hidden if backward[place] and classes[place] == FORWARD_ATTENTION}
@@ -168,15 +159,12 @@ def _recomputed(trace: Trace, classes: Sequence[str]) -> set[int]:
         (place, trace.kernels[place])
         for place in hidden
         if classes[place] == MATRIX_PRODUCTS
-        and trace.kernels[place].kind
-        == "kernel"  # but those of a fused loss, which computes its gradient in the forward pass
+        and trace.kernels[place].kind == "kernel"
         and not any(search(one) for search in of_loss for one in trace.kernels[place].chain)
-    ]
+    ]  # without those of a fused loss, which computes its gradient in the forward pass
     first = {(kernel.name, kernel.grid) for place, kernel in products if not backward[place]}
     repeated = {place for place, kernel in products if backward[place] and (kernel.name, kernel.grid) in first}
     counts = Counter(backward[place] for place, _ in products)
-    expected = counts[True] - 2 * counts[False]
-    off = _OFF * counts[False]
-    if len(repeated) < off or abs(len(repeated) - expected) > off:
-        repeated = set()
-    return shown | attention | repeated
+    expected, off = counts[True] - 2 * counts[False], _OFF * counts[False]
+    is_plausible = len(repeated) >= off and abs(len(repeated) - expected) <= off
+    return shown | attention | (repeated if is_plausible else set())

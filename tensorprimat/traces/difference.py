@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import stdtrit  # scipy.stats would cost a second of import time
 
 from tensorprimat.core import quantities
 from tensorprimat.core.errors import InputError
@@ -65,10 +66,9 @@ def difference_of(baseline: Ledger, candidate: Ledger, facts: tuple[TraceFacts, 
     scale = 1 / times
     names = sorted({*baseline.classes, *candidate.classes}, key=lambda name: (place_of(name), name))
     rows = [_row(name, baseline, candidate, scale) for name in names]
-    rows = _with_clock(rows, facts[0].clock_hz, facts[1].clock_hz)
-    total = _row(None, baseline, candidate, scale)
     return LedgerDifference(
-        baseline=baseline, candidate=candidate, scale=scale, rows=tuple(rows), total=total,
+        baseline=baseline, candidate=candidate, scale=scale, total=_row(None, baseline, candidate, scale),
+        rows=tuple(_with_clock(rows, facts[0].clock_hz, facts[1].clock_hz)),
         notices=tuple(_differing_work(baseline, candidate, times, facts)),
     )  # fmt: skip
 
@@ -145,13 +145,10 @@ def _row(name: str | None, baseline: Ledger, candidate: Ledger, scale: float) ->
     one, other = (float(side.mean()) for side in sides)
     low = high = None
     if min(map(len, sides)) > 1:
-        from scipy.stats import t
-
         parts = [float(side.var(ddof=1)) / len(side) for side in sides]
-        error, freedom = math.sqrt(sum(parts)), sum(
-            part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True)
-        )  # fmt: skip
-        width = float(t.ppf((1 + STEP_CONFIDENCE) / 2, sum(parts) ** 2 / freedom)) * error if freedom else 0.0
+        freedom = sum(part**2 / (len(side) - 1) for part, side in zip(parts, sides, strict=True))
+        reach = float(stdtrit(sum(parts) ** 2 / freedom, (1 + STEP_CONFIDENCE) / 2)) if freedom else 0.0
+        width = reach * math.sqrt(sum(parts))
         low, high = other - one - width, other - one + width
     return LedgerChange(name=name or "step", baseline=one, candidate=other, difference=other - one, low=low, high=high)
 
@@ -165,8 +162,8 @@ def _with_clock(rows: list[LedgerChange], baseline: float | None, candidate: flo
 
     def without(row: LedgerChange) -> LedgerChange:
         part = parts.get(row.name, 0.0)
-        ends = [None if end is None else end - part for end in (row.low, row.high)]
-        return LedgerChange(**{**vars(row), "difference": row.difference - part, "low": ends[0], "high": ends[1]})
+        low, high = (None if end is None else end - part for end in (row.low, row.high))
+        return replace(row, difference=row.difference - part, low=low, high=high)
 
     clock = LedgerChange(name=CLOCK, baseline=None, candidate=None, difference=sum(parts.values()))
     return [*map(without, rows), clock]
@@ -182,23 +179,20 @@ def _differing_work(
 ) -> list[Notice]:
     """Return what the two steps do not have in common, which the difference of their times includes."""
     found = []
+    ledgers = (baseline, candidate)
     if times != 1:
         found.append(Notice("trace_batches_differ", "work", times=times))
-    sides = zip((baseline, candidate), facts, strict=True)
-    lengths = [attended_tokens(ledger) or stated.sequence_length for ledger, stated in sides]
-    if None not in lengths and lengths[0] != lengths[1]:
-        found.append(Notice("trace_sequences_differ", "work", ours=lengths[0], theirs=lengths[1]))
-    precisions = [_precisions(ledger) for ledger in (baseline, candidate)]
+    ours, theirs = (attended_tokens(one) or stated.sequence_length for one, stated in zip(ledgers, facts, strict=True))
+    if None not in (ours, theirs) and ours != theirs:
+        found.append(Notice("trace_sequences_differ", "work", ours=ours, theirs=theirs))
+    precisions = [_precisions(ledger) for ledger in ledgers]
     if precisions[0] != precisions[1]:
         found.append(Notice("trace_precisions_differ", "work", ours=precisions[0], theirs=precisions[1]))
-    shares = [sum(ledger.launches(name) for name in RECOMPUTED_CLASSES.values()) for ledger in (baseline, candidate)]
+    shares = [sum(ledger.launches(name) for name in RECOMPUTED_CLASSES.values()) for ledger in ledgers]
     if _differs(shares[0], shares[1], times, _ALIKE):
         found.append(Notice("trace_recomputation_differs", "work", ours=shares[0], theirs=shares[1]))
     others = ("recomputed", COMMUNICATION, COPIES)
-    launches = [
-        sum(ledger.launches(name) for name in ledger.items if not name.startswith(others))
-        for ledger in (baseline, candidate)
-    ]
+    launches = [sum(one.launches(name) for name in one.items if not name.startswith(others)) for one in ledgers]
     if _differs(launches[0], launches[1], times, _FUSED):
         found.append(Notice("trace_fusion_differs", "work", ours=launches[0], theirs=launches[1]))
     return found

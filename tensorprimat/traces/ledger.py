@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result
 from tensorprimat.traces.classes import COMMUNICATION, COPIES, UNKNOWN, classify, place_of
-from tensorprimat.traces.record import HostSpan, Kernel, Trace
+from tensorprimat.traces.record import Kernel, Trace
 from tensorprimat.traces.steps import StepWindows, find_steps
 
 CLOSURE = 0.005  # by which the sum may differ from an independent clock
@@ -146,7 +146,7 @@ def ledger_of(trace: Trace, *, whole: bool = False, marked: Collection[str] = ()
         hidden_communication=hidden / count, span=_span(trace, starts, ends, rank),
         members={name: tuple(found) for name, found in members.items()},
     )  # fmt: skip
-    return Ledger(**{**vars(made), "notices": (*trace.notices, *_notices(made))})
+    return replace(made, notices=(*trace.notices, *_notices(made)))
 
 
 def _span(trace: Trace, starts: _Floats, ends: _Floats, rank: NDArray[np.int64]) -> DeviceSpan | None:
@@ -281,7 +281,7 @@ def _graph_between(trace: Trace, before: Kernel | None, after: Kernel | None, en
 
 def _reasons(trace: Trace, start: float, end: float, kernel: Kernel | None) -> list[tuple[str, float]]:
     """Return why nothing ran from start to end, by the launch of the kernel that ended the gap."""
-    data = sum(_overlap(wait, start, end) for wait in trace.data_waits)
+    data = sum(max(0.0, min(wait.end, end) - max(wait.start, start)) for wait in trace.data_waits)
     parts = [("data_wait", data)] if data else []
     rest = end - start - data
     if trace.on_cpu or kernel is None:
@@ -295,10 +295,6 @@ def _reasons(trace: Trace, start: float, end: float, kernel: Kernel | None) -> l
         return [*parts, ("gap_queue" if rest <= QUEUE_SECONDS else unknown, rest)]
     waited = any(wait.start < start <= wait.end + _AFTER_WAIT and wait.end <= end for wait in trace.waits)
     return [*parts, ("gap_synchronisation" if waited else "gap_launch", rest)]
-
-
-def _overlap(span: HostSpan, start: float, end: float) -> float:
-    return max(0.0, min(span.end, end) - max(span.start, start))
 
 
 _TEMPLATE = re.compile(r"^void |\(anonymous namespace\)::|<unnamed>::|at::native::|at::cuda::")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorprimat.core.notices import Notice
 from tensorprimat.traces.classes import COMMUNICATION, MATRIX_PRODUCTS, class_title
-from tensorprimat.traces.ledger import Ledger
+from tensorprimat.traces.ledger import KernelTotal, Ledger
 from tensorprimat.traces.record import Kernel
 from tensorprimat.traces.work import inputs_of
 
@@ -40,11 +40,8 @@ def _share(ledger: Ledger, seconds: float, least: float = _NOTABLE) -> _Values |
 def _first_products(ledger: Ledger) -> list[Kernel]:
     """Return the products of the forward passes of all steps, without those of a fused loss."""
     every = [kernel for name, found in ledger.members.items() if name.startswith(MATRIX_PRODUCTS) for kernel in found]
-    return [
-        one
-        for one in every
-        if not (one.operator and one.operator.is_backward) and not any("CrossEntropy" in name for name in one.chain)
-    ]
+    forward = [one for one in every if not (one.operator and one.operator.is_backward)]
+    return [one for one in forward if not any("CrossEntropy" in name for name in one.chain)]
 
 
 def _last_product(ledger: Ledger) -> _Values | None:
@@ -64,11 +61,15 @@ def _dense_attention(ledger: Ledger) -> _Values | None:
     return _share(ledger, sum(softmax)) if not ledger.launches("attention_forward") else None
 
 
+def _of_items(ledger: Ledger, items: Sequence[KernelTotal], least: float) -> _Values | None:
+    """Return time, share and launches of kernels, or None if they take less than the least share of a step."""
+    found = _share(ledger, sum(item.seconds for item in items), least)
+    return found and {**found, "launches": sum(item.launches for item in items)}
+
+
 def _unfused_optimizer(ledger: Ledger) -> _Values | None:
     items = ledger.items.get("optimizer", ())
-    slow = [item for item in items if not _FUSED_OPTIMIZER.search(item.name)]
-    found = _share(ledger, sum(item.seconds for item in slow))
-    return found and {**found, "launches": sum(item.launches for item in slow)}
+    return _of_items(ledger, [item for item in items if not _FUSED_OPTIMIZER.search(item.name)], _NOTABLE)
 
 
 def _full_precision(ledger: Ledger) -> _Values | None:
@@ -112,12 +113,7 @@ def _small_products(ledger: Ledger) -> _Values | None:
 def _unfused_elementwise(ledger: Ledger) -> _Values | None:
     names = ("normalisation", "activation", "elementwise")
     items = [item for name in names for item in ledger.items.get(name, ()) if not item.name.startswith("triton_")]
-    found = _share(ledger, sum(item.seconds for item in items), _UNFUSED)
-    return found and {**found, "launches": sum(item.launches for item in items)}
-
-
-def _scaling(ledger: Ledger) -> _Values | None:
-    return _share(ledger, ledger.classes.get("quantisation", 0.0), _LARGE)
+    return _of_items(ledger, items, _UNFUSED)
 
 
 def _of_class(name: str, least: float = _NOTABLE) -> Callable[[Ledger], _Values | None]:
@@ -137,7 +133,7 @@ _PATTERNS: Mapping[str, Callable[[Ledger], _Values | None]] = {
     "pattern_synchronisation": _of_class("gap_synchronisation"),
     "pattern_copies": _of_class("copies", _LARGE),
     "pattern_unfused_elementwise": _unfused_elementwise,
-    "pattern_scaling": _scaling,
+    "pattern_scaling": _of_class("quantisation", _LARGE),
 }
 """Code of a notice → function that returns its values, or None where a ledger does not show the pattern."""
 _OF_GPU = ("pattern_late_host", "pattern_small_products", "pattern_unfused_elementwise", "pattern_synchronisation")

@@ -46,9 +46,7 @@ def find_steps(trace: Trace, classes: Sequence[str], *, whole: bool = False) -> 
 
     whole: all of the trace is one step, whatever it contains.
     """
-    work = [
-        place for place, name in enumerate(classes) if name != COPIES and not name.startswith(COMMUNICATION)
-    ]  # fmt: skip
+    work = [place for place, name in enumerate(classes) if name != COPIES and not name.startswith(COMMUNICATION)]
     if not work:
         raise InputError("no work of a GPU is in the trace; profile with GPU activities", path=trace.path)
     if whole:
@@ -106,11 +104,11 @@ def _of_cut(
     if sum(full) < 2:
         message = "the file ends in the middle, and no two of its steps are alike, so none is surely whole"
         raise InputError(message, path=trace.path)
-    kept = []
-    for place, (start, end) in enumerate(windows):
-        if full[place]:
-            kept.append((start if not place or full[place - 1] else starts[bisect_left(starts, start)], end))
-    return kept
+    return [
+        (start if not place or full[place - 1] else starts[bisect_left(starts, start)], end)
+        for place, (start, end) in enumerate(windows)
+        if full[place]
+    ]
 
 
 def _windows(groups: Sequence[Sequence[Kernel]], first: float) -> list[tuple[float, float]]:
@@ -132,7 +130,9 @@ def _by_marks(trace: Trace, work: Sequence[int]) -> StepWindows | None:
     marks = trace.marks
     if not marks:
         return None
-    work = _recorded(trace, work)
+    first = next((order for order, place in enumerate(work) if trace.kernels[place].launched is not None), 0)
+    if 2 * first < len(work):  # the launches of those before precede the trace, and those of most others are in it
+        work = work[first:]
     starts = [mark.start for mark in marks]
     groups: list[list[Kernel]] = [[] for _ in marks]
     for place in work:
@@ -150,19 +150,12 @@ def _by_marks(trace: Trace, work: Sequence[int]) -> StepWindows | None:
     names = tuple(mark.name for mark, _ in filled)
     if trace.on_cpu or all(max(kernel.end for kernel in group) <= mark.end for mark, group in filled):
         return StepWindows(windows=spans, by="marks", marks=names, clock_seconds=clock, left_out=left_out)
-    first = min(kernel.start for kernel in filled[0][1])  # the host runs ahead: the device's own ends are the steps
-    found = tuple(_windows(groups, first))
+    begin = min(kernel.start for kernel in filled[0][1])  # the host runs ahead: the device's own ends are the steps
+    found = tuple(_windows(groups, begin))
     waited = found[-1][1] <= filled[-1][0].end and len(found) == len(filled)
-    clock -= max(0.0, first - spans[0][0])
+    clock_seconds = clock - max(0.0, begin - spans[0][0]) if waited else None
     names = names if len(found) == len(filled) else ()
-    clock_seconds = clock if waited else None
     return StepWindows(windows=found, by="marks", marks=names, clock_seconds=clock_seconds, left_out=left_out)
-
-
-def _recorded(trace: Trace, work: Sequence[int]) -> Sequence[int]:
-    """Return the work without that at the start whose launches precede the trace, where most others are in it."""
-    first = next((order for order, place in enumerate(work) if trace.kernels[place].launched is not None), 0)
-    return work[first:] if 2 * first < len(work) else work
 
 
 def _by_optimizer(trace: Trace, classes: Sequence[str], work: Sequence[int]) -> StepWindows | None:
@@ -172,8 +165,7 @@ def _by_optimizer(trace: Trace, classes: Sequence[str], work: Sequence[int]) -> 
     between = max(1.0, _BETWEEN * (len(work) - len(places)))
     last = [one for one, following in pairwise(places) if following - one > between] + places[-1:]
     kernels = [trace.kernels[place] for place in work]
-    first = kernels[0].start
-    windows = _windows([[kernels[order]] for order in last], first)
+    windows = _windows([[kernels[order]] for order in last], kernels[0].start)
     tail = len(kernels) - 1 - last[-1]
     return StepWindows(windows=tuple(windows), by="optimizer", left_out=int(tail > between))
 

@@ -127,19 +127,18 @@ def attention_flops(operator: Operator | None) -> float | None:
 
 def _attention_of(kernel: Kernel) -> Operator | None:
     """Return PyTorch's operator of an attention around the launch of a kernel."""
-    return _around(kernel, lambda name: name.startswith(SDPA))
+    operator = kernel.operator
+    while operator is not None and not operator.name.startswith(SDPA):
+        operator = operator.parent
+    return operator
 
 
 def _product_of(kernel: Kernel) -> Operator | None:
     """Return the operator of a product around the launch of a kernel, or the innermost one where there is none."""
-    return _around(kernel, _FIRST.__contains__) or kernel.operator
-
-
-def _around(kernel: Kernel, fits: Callable[[str], bool]) -> Operator | None:
     operator = kernel.operator
-    while operator is not None and not fits(operator.name):
+    while operator is not None and operator.name not in _FIRST:
         operator = operator.parent
-    return operator
+    return operator or kernel.operator
 
 
 def _total(operators: Iterable[Operator | None], amount: Callable[[Operator | None], float | None]) -> float | None:
