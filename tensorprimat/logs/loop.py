@@ -18,18 +18,10 @@ import numpy as np
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps, finite
 from tensorprimat.core.units import GB, GIB, MIB
-from tensorprimat.logs import fields, work
+from tensorprimat.logs import fields, timestamps, work
 from tensorprimat.logs.clocks import written_at
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
-from tensorprimat.logs.timestamps import (
-    SameShapes,
-    StepPlaces,
-    enough_rows,
-    in_small_letters,
-    interruption,
-    step_and_loss,
-)
 
 _SOURCE = "Training loop of no known framework"
 NO_FRAMEWORK = Notice("no_framework", "format")
@@ -120,7 +112,7 @@ class _Number(NamedTuple):
 class _Places(NamedTuple):
     """Places of a row's parts in a line, and in every line that differs from it in digits alone."""
 
-    of_step: StepPlaces
+    of_step: timestamps.StepPlaces
     seconds: _Number | None
     rates: dict[str, _Number]
     memory: dict[str, _Number]
@@ -141,8 +133,8 @@ class _Row(NamedTuple):
 
 
 def detect(log: Log) -> int:
-    known = SameShapes(_places)
-    return enough_rows(_row(line, text, known) for line, text in log.lines())
+    known = timestamps.SameShapes(_places)
+    return timestamps.enough_rows(_row(line, text, known) for line, text in log.lines())
 
 
 def read(log: Log) -> Reading:
@@ -175,7 +167,7 @@ def read(log: Log) -> Reading:
 
 def _rows(log: Log) -> Iterator[_Row]:
     interrupted_by = ""
-    known = SameShapes(_places)
+    known = timestamps.SameShapes(_places)
     for line, text, is_cut in log.with_cuts(log.lines_of_one_rank(lambda text: _row(0, text, known))):
         if is_cut:  # its last number may lack digits
             return
@@ -184,10 +176,10 @@ def _rows(log: Log) -> Iterator[_Row]:
             yield row._replace(step=row.step.changed(interrupted_by=interrupted_by)) if interrupted_by else row
             interrupted_by = ""
         else:
-            interrupted_by = interruption(text, interrupted_by)
+            interrupted_by = timestamps.interruption(text, interrupted_by)
 
 
-def _row(line: int, text: str, known: SameShapes[_Places]) -> _Row | None:
+def _row(line: int, text: str, known: timestamps.SameShapes[_Places]) -> _Row | None:
     """Return the facts that a row states of its step: its number, and a time or a rate, or both if it has no loss."""
     if "loss" not in text and "Loss" not in text and "tok" not in text:
         return None
@@ -222,8 +214,8 @@ def _printed(text: str, number: _Number) -> float | None:
 
 
 def _places(text: str) -> _Places | None:
-    lowered = in_small_letters(text)
-    if (of_step := step_and_loss(lowered, is_timed=True)) is None:
+    lowered = timestamps.in_small_letters(text)
+    if (of_step := timestamps.step_and_loss(lowered, is_timed=True)) is None:
         return None
     taken = frozenset(place.stop for place in of_step if place is not None)
     seconds, is_of_step = _seconds(lowered, taken)

@@ -17,18 +17,7 @@ from tensorprimat.audit.evidence import resolution_of
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import Step
-from tensorprimat.logs import fields, prefixes
-from tensorprimat.logs.clocks import (
-    CLOCK_SHARE,
-    Moment,
-    StampPlaces,
-    TimeMark,
-    moment_at,
-    pauses,
-    stamp_places,
-    timed_steps,
-    written_at,
-)
+from tensorprimat.logs import clocks, fields, prefixes
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.repeats import Repeats
 from tensorprimat.logs.text import Log
@@ -77,7 +66,7 @@ class _Places(NamedTuple):
     """Places of a row's parts in a line, and in every line that differs from it in digits alone."""
 
     of_step: StepPlaces
-    stamp: StampPlaces
+    stamp: clocks.StampPlaces
     rank: slice | None
 
 
@@ -111,7 +100,7 @@ class _Row(NamedTuple):
     last: str | None
     loss: str
     rate: str | None
-    moment: Moment
+    moment: clocks.Moment
     rank: int | None
 
 
@@ -138,7 +127,7 @@ def _row(text: str, known: SameShapes[_Places]) -> _Row | None:
         return None
     (step, last, loss, rate), stamp, rank = places
     assert loss is not None  # `step_and_loss` was asked for one
-    moment = moment_at(text, stamp) or written_at(text)  # an impossible date may be followed by a real one
+    moment = clocks.moment_at(text, stamp) or clocks.written_at(text)  # a real date may follow an impossible one
     if moment is None:
         return None
     return _Row(
@@ -155,7 +144,7 @@ def _places(text: str) -> _Places | None:
     if (parts := step_and_loss(in_small_letters(text))) is None:
         return None
     rank, own = prefixes.rank_places(text)
-    stamp = stamp_places(text, own)
+    stamp = clocks.stamp_places(text, own)
     if stamp is None:
         return None
     return _Places(of_step=parts, stamp=stamp, rank=rank)
@@ -212,15 +201,15 @@ def _other_work(lowered: str) -> re.Match[str] | None:
 def read(log: Log) -> Reading:
     reading = Reading(timing="timestamps", source="Training log without step times")
     marks = _with_true_resolution(list(_marks(log, reading)))
-    steps = timed_steps(marks)
+    steps = clocks.timed_steps(marks)
     resolution = max((mark.moment.resolution for mark in marks), default=0.0)
     if not np.isfinite(steps.column("seconds")).any():
         reading.warnings.append(
-            Notice("stamps_too_coarse", "steps", rows=len(marks), resolution=resolution, share=1 / CLOCK_SHARE)
+            Notice("stamps_too_coarse", "steps", rows=len(marks), resolution=resolution, share=1 / clocks.CLOCK_SHARE)
         )
         return reading
     reading.steps = fields.merged_columns(steps)
-    reading.begins = pauses(reading.steps)
+    reading.begins = clocks.pauses(reading.steps)
     reading.warnings += _repeats(marks)
     reading.timestamp = fields.iso(marks[0].moment.seconds) if marks[0].moment.has_year else None
     reading.warnings.append(
@@ -229,7 +218,7 @@ def read(log: Log) -> Reading:
     return reading
 
 
-def _repeats(marks: Sequence[TimeMark]) -> Iterator[str]:
+def _repeats(marks: Sequence[clocks.TimeMark]) -> Iterator[str]:
     """Yield a warning if rows that repeat the number of a step contradict each other; two jobs drift apart."""
     pairs = [pair for pair in pairwise(marks) if pair[0].step == pair[1].step]
     found = Repeats()
@@ -243,7 +232,7 @@ def _repeats(marks: Sequence[TimeMark]) -> Iterator[str]:
     return found.warnings()
 
 
-def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
+def _marks(log: Log, reading: Reading) -> Iterator[clocks.TimeMark]:
     speaker: int | None = None
     interrupted_by, last = "", ""
     known = SameShapes(_places)
@@ -260,7 +249,7 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
         if row.last and row.last != last and (planned := fields.whole(row.last)):
             last = row.last
             reading.training_config["max_steps"] = planned
-        yield TimeMark(
+        yield clocks.TimeMark(
             line=line,
             step=int(row.step.replace(",", "")),
             moment=row.moment,
@@ -271,7 +260,7 @@ def _marks(log: Log, reading: Reading) -> Iterator[TimeMark]:
         interrupted_by = ""
 
 
-def _with_true_resolution(marks: list[TimeMark]) -> list[TimeMark]:
+def _with_true_resolution(marks: list[clocks.TimeMark]) -> list[clocks.TimeMark]:
     """Return the marks with one resolution: the printed one of most rows, as some writers drop zeros at the end.
 
     If rows share a stamp, it is the resolution of the differences between stamps: such a logger cuts the clock to whole

@@ -31,15 +31,9 @@ from tensorprimat.logs import changes, files, parallel
 from tensorprimat.logs.fields import LARGEST_STEP, iso
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.megatron import bridge as megatron_bridge
+from tensorprimat.logs.megatron import order
 from tensorprimat.logs.megatron.config import Facts
 from tensorprimat.logs.megatron.layout import NEEDLE
-from tensorprimat.logs.megatron.order import (
-    covers_of,
-    interrupted_rows,
-    repeated_lines,
-    segments_of,
-    with_first_iteration,
-)
 from tensorprimat.logs.megatron.rows import Excerpt, RowTable
 from tensorprimat.logs.text import Log, without_controls
 
@@ -197,9 +191,9 @@ def _reading(
             return Reading()
         fields = {name: values[exact] for name, values in fields.items()}
     content = [fields[name] for name in _CONTENT if name in fields]
-    kept, segment = segments_of(fields["index"], content, fields.get("rank"), fields["seconds"])
+    kept, segment = order.segments_of(fields["index"], content, fields.get("rank"), fields["seconds"])
     if not kept.all():
-        warnings += repeated_lines(fields, kept)
+        warnings += order.repeated_lines(fields, kept)
         fields = {name: values[kept] for name, values in fields.items()}
         segment = segment[kept]
     config, model = facts.training_config(), facts.model()
@@ -248,13 +242,13 @@ def _take_interval(fields: dict[str, FloatArray], segment: NDArray[np.int64], ev
     """Set the number of steps that each line averages, and mark lines that contain a validation or checkpoint."""
     if not (fields["seconds"] > 0).all():
         fields["seconds"] = np.where(fields["seconds"] > 0, fields["seconds"], np.nan)
-    covers = with_first_iteration(
-        covers_of(fields["index"], segment), segment,
+    covers = order.with_first_iteration(
+        order.covers_of(fields["index"], segment), segment,
         index=fields["index"], seconds=fields["seconds"], ended_at=fields.get("ended_at"),
     )  # fmt: skip
     if (covers != 1).any():
         fields["covers"] = covers.astype(np.float64)
-    interrupted = interrupted_rows(
+    interrupted = order.interrupted_rows(
         events, line=fields["line"], segment=segment, span=fields["seconds"] * covers, ended_at=fields.get("ended_at")
     )
     if interrupted.any():
