@@ -76,8 +76,6 @@ TEXT_SETTINGS = {
     "attention": "attention_backend",
     "remat_policy": "recompute",
     "dataset_type": "data",
-    "opt_type": "optimizer",
-    "weight_dtype": "parameter_dtype",
 }
 """`Config param` → field of TrainingConfig."""
 _AXES = {

@@ -80,20 +80,15 @@ _TOTALS = ("throughput/total_tokens", "throughput/total tokens")
 
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "global_train_batch_size": ("global_batch_size", fields.whole),
-    "device_train_microbatch_size": ("micro_batch_size", fields.whole),
-    "device_train_grad_accum": ("gradient_accumulation_steps", fields.whole),
     "max_sequence_length": ("sequence_length", fields.whole),
     "max_duration": ("max_steps", fields.whole),
     "distributed_strategy": ("strategy", str),
-    "precision": ("precision", {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}.get),
-    "seed": ("seed", fields.whole),
     "name": ("optimizer", str),
-    "learning_rate": ("learning_rate", fields.positive),
     "flash_attention": ("attention_backend", {"True": "flash"}.get),
     "activation_checkpointing": ("recompute", {"None": "none", "whole_layer": "full"}.get),
 }
-"""Argument of the TrainConfig(…) that OLMo prints → field of TrainingConfig; of equal names the first
-counts: the first precision is that of the model, which repeats the run's, and the first name that of the optimizer."""
+"""Argument of the TrainConfig(…) that OLMo prints → field of TrainingConfig; of equal names the first counts: the first
+name is that of the optimizer. Others are read by the names that all frameworks share."""
 
 
 def detect(log: Log) -> int:
