@@ -215,7 +215,9 @@ def test_every_unchecked_cell_has_a_reason():
 def test_every_peak_is_dense_and_lower_precision_is_faster():
     for gpu in catalogue.gpus():
         assert all(fact.dense for fact in gpu.peak_tflops.values()), gpu.name
-        values = [fact.value for name in ("tf32", "bf16", "fp8") if (fact := gpu.peak_tflops.get(name)) and fact.value]
+        values = [
+            fact.value for name in ("tf32", "fp16", "bf16", "fp8") if (fact := gpu.peak_tflops.get(name)) and fact.value
+        ]
         assert values == sorted(values), gpu.name
         assert not set(gpu.lacks) & set(gpu.peak_tflops), gpu.name
 
