@@ -127,16 +127,11 @@ def _product(*factors: float | None) -> float | None:
     return math.prod(known) if len(known) == len(factors) else None
 
 
-def _find_package() -> None:
-    """Add ROCm's own folder to the search path if amdsmi cannot be imported without it."""
-    folder = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "share" / "amd_smi"
-    if "amdsmi" not in sys.modules and importlib.util.find_spec("amdsmi") is None and os.path.isdir(folder / "amdsmi"):
-        sys.path.append(str(folder))
-
-
 def devices() -> list[Device]:
     """Return every GPU that AMD SMI lists; [] where the package, the library or the driver is missing."""
-    _find_package()
+    folder = Path(os.environ.get("ROCM_PATH") or "/opt/rocm") / "share" / "amd_smi"  # where ROCm itself puts it
+    if "amdsmi" not in sys.modules and importlib.util.find_spec("amdsmi") is None and os.path.isdir(folder / "amdsmi"):
+        sys.path.append(str(folder))
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it prints when it does not find its library
             import amdsmi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -54,13 +55,10 @@ def versions(packages: Iterable[str] = _PACKAGES) -> dict[str, str]:
     """
     found = {"python": host_platform.python_version()}
     for package in packages:
-        installed = find_package(package)
-        if installed is None:
-            continue
-        commit = _commit_of(installed)
-        found[package] = installed.version + (f" (git {commit})" if commit else "")
-    image = container(os.environ)
-    return {**found, **({CONTAINER: image} if image else {})}
+        if (installed := find_package(package)) is not None:
+            commit = _commit_of(installed)
+            found[package] = installed.version + (f" (git {commit})" if commit else "")
+    return found | ({CONTAINER: image} if (image := container(os.environ)) else {})
 
 
 def gpu_driver(gpu_ids: Iterable[str] = ()) -> dict[str, str]:
@@ -92,23 +90,20 @@ def gpu_software(platform: Platform, gpu_ids: Iterable[str]) -> dict[str, str]:
     """
     if platform == "cpu":
         return {}
-    if importlib.util.find_spec("torch") is None:
-        return {**gpu_driver(gpu_ids), **gpu_places(gpu_ids)}
-    import torch
+    library = {}
+    if importlib.util.find_spec("torch") is not None:
+        import torch
 
-    found = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()
-    library = {"RCCL" if platform == "amd" else "NCCL": ".".join(str(part) for part in found)} if found else {}
+        if torch.distributed.is_nccl_available():
+            library["RCCL" if platform == "amd" else "NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
     return {**gpu_driver(gpu_ids), **library, **gpu_places(gpu_ids)}
 
 
 def container(variables: Mapping[str, str]) -> str | None:
     """Return the image of this container, as Podman, Apptainer or NVIDIA's images state it; None if unknown."""
-    try:
-        stated = re.search(r'^image="([^"\n]+)"', _IMAGE_FILE.read_text(errors="replace"), re.MULTILINE)
-    except OSError:
-        stated = None
-    if stated:
-        return stated[1]
+    with contextlib.suppress(OSError):
+        if stated := re.search(r'^image="([^"\n]+)"', _IMAGE_FILE.read_text(errors="replace"), re.MULTILINE):
+            return stated[1]
     path = next((variables[name] for name in _IMAGE_PATHS if variables.get(name)), None)
     if path:
         return Path(path).name
@@ -123,10 +118,11 @@ def _commit_of(installed: metadata.Distribution) -> str | None:
         origin = json.loads(installed.read_text("direct_url.json") or "{}")
     except (OSError, ValueError):
         return None
-    stated = (origin.get("vcs_info") or {}).get("commit_id") if isinstance(origin, dict) else None
-    if stated:
+    if not isinstance(origin, dict):
+        return None
+    if stated := (origin.get("vcs_info") or {}).get("commit_id"):
         return str(stated)[:_COMMIT_DIGITS]
-    if not isinstance(origin, dict) or not (origin.get("dir_info") or {}).get("editable"):
+    if not (origin.get("dir_info") or {}).get("editable"):
         return None
     return git_commit(Path(unquote(urlsplit(str(origin.get("url"))).path)))
 
@@ -160,8 +156,7 @@ def git_commit(folder: Path) -> str | None:
         packed = (shared / "packed-refs").read_text()[:_LARGEST_GIT_FILE]
     except (OSError, UnicodeDecodeError):
         return None
-    line = next((line for line in packed.splitlines() if line.endswith(f" {reference}")), "")
-    return _digits(line)
+    return _digits(next((line for line in packed.splitlines() if line.endswith(f" {reference}")), ""))
 
 
 def compiling_disabled(variables: Mapping[str, str] = os.environ) -> str | None:

@@ -97,9 +97,19 @@ def _amd(text: str) -> Iterable[tuple[int, float | None]]:
     for gpu in _amd_gpus(text):
         processes = gpu.get("process_list")
         for entry in processes if isinstance(processes, list) else ():
-            known = entry.get("process_info", entry) if isinstance(entry, dict) else None
-            if isinstance(known, dict) and str(known.get("pid", "")).isdecimal():
-                yield int(known["pid"]), _amd_bytes(known)
+            known = _within(entry, "process_info") or entry
+            if str(_within(known, "pid")).isdecimal():
+                cell = _within(known, "memory_usage", "vram_mem")
+                scale = {"B": 1, "KB": 2**10, "MB": MIB, "GB": GIB}.get(str(_within(cell, "unit") or "B").upper())
+                used = _within(cell, "value")
+                yield int(known["pid"]), float(used) * scale if scale and isinstance(used, int | float) else None
+
+
+def _within(found: Any, *keys: str) -> Any:
+    """Return what objects within objects hold under these keys; None where one of them is absent or no object."""
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def _amd_gpus(text: str) -> list[dict[str, Any]]:
@@ -112,15 +122,6 @@ def _amd_gpus(text: str) -> list[dict[str, Any]]:
     return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
 
 
-def _amd_bytes(known: Mapping[str, object]) -> float | None:
-    usage = known.get("memory_usage")
-    cell = usage.get("vram_mem") if isinstance(usage, dict) else None
-    if not isinstance(cell, dict) or not isinstance(cell.get("value"), int | float):
-        return None
-    scale = {"B": 1, "KB": 2**10, "MB": MIB, "GB": GIB}.get(str(cell.get("unit", "B")).upper())
-    return None if scale is None else float(cell["value"]) * scale
-
-
 _QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[int, float | None]]]], ...] = (
     (("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"), _nvidia),
     (("rocm-smi", "--showpids", "--json"), _rocm),
@@ -130,12 +131,7 @@ _QUESTIONS: tuple[tuple[tuple[str, ...], Callable[[str], Iterable[tuple[int, flo
 
 def _gpu_uses() -> dict[str, float | None]:
     """Return the utilization of every GPU in percent by its name; None for a GPU that does not report it."""
-    found: dict[str, float | None] = {}
-    for question, read in _USE_QUESTIONS:
-        text = _answer(question)
-        if text is not None:
-            found |= dict(read(text))
-    return found
+    return {gpu: use for question, read in _USE_QUESTIONS for gpu, use in read(_answer(question) or "")}
 
 
 def _nvidia_use(text: str) -> Iterable[tuple[str, float | None]]:
@@ -147,14 +143,13 @@ def _rocm_use(text: str) -> Iterable[tuple[str, float | None]]:
     with contextlib.suppress(json.JSONDecodeError):
         cards = json.loads(text)
         for name, card in cards.items() if isinstance(cards, dict) else ():
-            if isinstance(card, dict) and "GPU use (%)" in card:
-                yield str(name), _percent(str(card["GPU use (%)"]))
+            if (use := _within(card, "GPU use (%)")) is not None:
+                yield str(name), _percent(str(use))
 
 
 def _amd_use(text: str) -> Iterable[tuple[str, float | None]]:
     for card in _amd_gpus(text):
-        usage = card.get("usage")
-        activity = usage.get("gfx_activity") if isinstance(usage, dict) else None
+        activity = _within(card, "usage", "gfx_activity")
         value = activity.get("value") if isinstance(activity, dict) else activity
         yield f"gpu{card.get('gpu')}", _percent(str(value))
 
@@ -264,15 +259,8 @@ def _judged(process: psutil.Process, held: bool) -> tuple[str | None, bool]:
 
 def watched(found: Sequence[Holder], *, seconds: float) -> list[Holder]:
     """Watch the possible leftovers for a time; return all processes, with a reason in `keeps` for those in use."""
-    processes = []
-    for holder in found:
-        if holder.keeps is None:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if (process := _same(holder)) is not None:
-                    processes.append(process)
-    if not processes:
-        return [replace(holder, keeps=holder.keeps or "has ended") for holder in found]
-    reasons = leftovers.watch(processes, seconds, _gpu_uses, _gpus_of())
+    possible = [process for holder in found if holder.keeps is None and (process := _same(holder)) is not None]
+    reasons = leftovers.watch(possible, seconds, _gpu_uses, _gpus_of()) if possible else {}
     return [
         replace(holder, keeps=reasons.get(holder.pid, "has ended")) if holder.keeps is None else holder
         for holder in found
@@ -352,7 +340,7 @@ def insist(chosen: Iterable[Holder]) -> list[Holder]:
 def _signalled(
     chosen: Iterable[Holder], send: Callable[[psutil.Process], None], patience_seconds: float
 ) -> list[Holder]:
-    signalled: dict[int, tuple[Holder, psutil.Process]] = {}
+    signalled = []
     for holder in chosen:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = _same(holder)
@@ -361,20 +349,15 @@ def _signalled(
             keeps, choosable = _judged(process, _holds(holder.pid))
             if choosable and (keeps is None or holder.keeps is not None):
                 send(process)
-                signalled[holder.pid] = holder, process
-    left = _still_running([process for _, process in signalled.values()], patience_seconds)
-    return [signalled[process.pid][0] for process in left]
-
-
-def _still_running(processes: list[psutil.Process], patience_seconds: float) -> list[psutil.Process]:
-    """Return those that still run after a time; a zombie counts as ended, because it holds no memory."""
+                signalled.append((holder, process))
     until = time.monotonic() + patience_seconds
-    while (left := [process for process in processes if _runs(process)]) and time.monotonic() < until:
+    while (left := [one for one, process in signalled if _runs(process)]) and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
     return left
 
 
 def _runs(process: psutil.Process) -> bool:
+    """Return True for a process that has not ended; a zombie has, because it holds no memory."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

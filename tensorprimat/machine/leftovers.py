@@ -161,11 +161,11 @@ def watch(
     watched = list(processes)
     before = {process.pid: _use(process) for process in watched}
     busiest = _busiest(gpu_use, seconds)
-    reasons = {}
-    for process in watched:
-        activity = _activity(before[process.pid], _use(process), seconds)
-        reasons[process.pid] = activity or _gpu_activity(busiest, gpus_of.get(process.pid, tuple(busiest)))
-    return reasons
+    return {
+        process.pid: _activity(before[process.pid], _use(process), seconds)
+        or _gpu_activity(busiest, gpus_of.get(process.pid, tuple(busiest)))
+        for process in watched
+    }
 
 
 def _busiest(gpu_use: GpuUse, seconds: float) -> dict[str, float | None]:

@@ -6,6 +6,7 @@ includes our own run, so the machine counts as busy only if the load average and
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,10 +63,9 @@ class NoiseReading:
 
 def observe_machine(gpu_ids: Sequence[str] = ()) -> NoiseReading:
     """Return the present state of the machine; takes LOOK_SECONDS. gpu_ids: GPUs that take part; empty: read no GPU."""
-    try:
-        load: float | None = os.getloadavg()[0]
-    except OSError:
-        load = None
+    load = None
+    with contextlib.suppress(OSError):
+        load = os.getloadavg()[0]
     return NoiseReading(
         cores=usable_cores(),
         load=load,
@@ -99,10 +99,8 @@ def _cpu_cap(folder: Path) -> float | None:
     """Return the mean of scaling_max_freq in hertz (sysfs has kHz), or None where there is none."""
     caps = []
     for file in folder.glob("policy*/scaling_max_freq"):
-        try:
+        with contextlib.suppress(OSError, ValueError):
             caps.append(1000 * float(file.read_text()))
-        except (OSError, ValueError):
-            continue
     return sum(caps) / len(caps) if caps else None
 
 
@@ -142,9 +140,7 @@ def moved(before: NoiseReading, after: NoiseReading, when: str) -> list[Notice]:
         found.append(say("cpu_cap_moved", before=before.cpu_cap_hertz, after=after.cpu_cap_hertz))
     known = {gpu.id: gpu for gpu in before.gpus}
     for gpu in after.gpus:
-        earlier = known.get(gpu.id)
-        if earlier is None:
-            continue
+        earlier = known.get(gpu.id, gpu)
         if _differs(earlier.power_limit_watts, gpu.power_limit_watts):
             caps = partial(say, before=earlier.power_limit_watts, after=gpu.power_limit_watts)
             found.append(caps("power_cap_moved", gpu=gpu.number))

@@ -135,12 +135,11 @@ class Sampler:
     @property
     def throttled_by(self) -> tuple[str, ...]:
         """Return the reasons for a reduced clock in all samples, each once."""
-        return tuple(sorted(self._reductions()))
+        return tuple(sorted(set[str]().union(*self._reasons())))
 
-    def _reductions(self) -> Counter[str]:
-        """Return the number of samples in which each reason reduced the clock of a device."""
-        of_samples = ({why for reading in readings for why in reading.throttled_by} for _, readings in self._looks)
-        return Counter(chain.from_iterable(of_samples))
+    def _reasons(self) -> list[set[str]]:
+        """Return the reasons for which the clock of a device was reduced, of each sample."""
+        return [{why for reading in readings for why in reading.throttled_by} for _, readings in self._looks]
 
     @property
     def boundary(self) -> str | None:
@@ -170,9 +169,8 @@ class Sampler:
             if (level := figures[figure]) is not None:
                 found[figure] = level.integral().growth(ended_at, seconds) / seconds
         times = np.array([moment for moment, _ in self._looks])
-        reasons = [{why for one in looks for why in one.throttled_by} for _, looks in self._looks]
         for column, normal in (("throttled_seconds", set[str]()), ("slowdown_seconds", {POWER_CAP})):
-            held = np.array([bool(one - normal) for one in reasons], float)
+            held = np.array([bool(one - normal) for one in self._reasons()], float)
             found[column] = _Series(times, held, np.zeros(len(times) - 1)).integral().growth(ended_at, seconds)
         return found
 
@@ -218,7 +216,7 @@ class Sampler:
         """Return the warnings about clocks reduced below the power cap, the energy counter and missing figures."""
         held: list[str] = [
             Notice("clock_limited", "clock", why=why, count=count, looks=len(self._looks))
-            for why, count in sorted(self._reductions().items())
+            for why, count in sorted(Counter(chain.from_iterable(self._reasons())).items())
             if why != POWER_CAP
         ]
         return [*held, *self.column_warnings()]

@@ -119,9 +119,7 @@ the exceptions that were being handled."""
 def cause_in(text: str) -> str | None:
     """Return the cause that the last lines of a log prove; None if they show none."""
     kinds = kinds_of(text.encode("utf-8", "replace"))
-    if not any(word in kinds for word in _SUSPICIOUS):
-        return None
-    return _first(_PROOFS, text)
+    return _first(_PROOFS, text) if any(word in kinds for word in _SUSPICIOUS) else None
 
 
 def cause_of_failure(text: str) -> str | None:
