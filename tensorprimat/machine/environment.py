@@ -159,9 +159,9 @@ def git_commit(folder: Path) -> str | None:
     return _digits(next((line for line in packed.splitlines() if line.endswith(f" {reference}")), ""))
 
 
-def compiling_disabled(variables: Mapping[str, str] = os.environ) -> str | None:
+def compiling_disabled() -> str | None:
     """Return the environment variable that turns torch.compile off, as "NAME=1"; None if none does."""
-    return next((f"{name}=1" for name in COMPILING_OFF if variables.get(name) == "1"), None)
+    return next((f"{name}=1" for name in COMPILING_OFF if os.environ.get(name) == "1"), None)
 
 
 def _digits(text: str) -> str | None:

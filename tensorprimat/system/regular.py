@@ -154,11 +154,13 @@ def json_document(content: bytes, path: Path, what: str, *, constants: Callable[
         raise InputError(f"JSON that cannot be read: {error}", path=path) from None
 
 
-def yaml_in(text: str, *, most: int = 100_000) -> Any:
-    """Return the content of a YAML document. most: values and keys that it may have, with aliases and merge keys
-    expanded, which can double with every line.
+MOST_YAML_VALUES = 100_000  # with aliases and merge keys expanded, which can double with every line
 
-    Raises yaml.YAMLError for another text, and ValueError for a document with more values, or one that contains itself.
+
+def yaml_in(text: str) -> Any:
+    """Return the content of a YAML document.
+
+    Raises yaml.YAMLError for another text, and ValueError for a document with too many values, or that contains itself.
     """
     import yaml
 
@@ -167,8 +169,8 @@ def yaml_in(text: str, *, most: int = 100_000) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _expanded(node, {}) > most:
-            raise ValueError(f"more than {most} values")
+        if _expanded(node, {}) > MOST_YAML_VALUES:
+            raise ValueError(f"more than {MOST_YAML_VALUES} values")
         return loader.construct_document(node)
     finally:
         loader.dispose()

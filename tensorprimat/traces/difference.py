@@ -131,8 +131,7 @@ def _multiple(one: float, other: float) -> float | None:
 
 def _first_products(ledger: Ledger) -> float:
     """Return the products of a step with the weights; those of an attention that runs as products do not count."""
-    kernels = (one for name, found in ledger.members.items() if name.startswith(_OF_WEIGHTS) for one in found)
-    counted = sum(not (one.operator and one.operator.name in OF_BATCHES) for one in kernels)
+    counted = sum(not (one.operator and one.operator.name in OF_BATCHES) for one in ledger.kernels(*_OF_WEIGHTS))
     return counted / len(ledger.by_step)
 
 

@@ -98,6 +98,10 @@ class Ledger:
         """Return the launches of a step in all classes whose name begins so."""
         return sum(item.launches for name, items in self.items.items() if name.startswith(prefix) for item in items)
 
+    def kernels(self, *prefixes: str) -> list[Kernel]:
+        """Return the kernels of the steps in all classes whose name begins with one of these."""
+        return [kernel for name, found in self.members.items() if name.startswith(prefixes) for kernel in found]
+
     def seconds(self, *prefixes: str) -> float:
         """Return the seconds of a step in all classes whose name begins with one of these."""
         return sum(time for name, time in self.classes.items() if name.startswith(prefixes))

@@ -39,8 +39,7 @@ def _share(ledger: Ledger, seconds: float, least: float = _NOTABLE) -> _Values |
 
 def _first_products(ledger: Ledger) -> list[Kernel]:
     """Return the products of the forward passes of all steps, without those of a fused loss."""
-    every = [kernel for name, found in ledger.members.items() if name.startswith(MATRIX_PRODUCTS) for kernel in found]
-    forward = [one for one in every if not (one.operator and one.operator.is_backward)]
+    forward = [one for one in ledger.kernels(MATRIX_PRODUCTS) if not (one.operator and one.operator.is_backward)]
     return [one for one in forward if not any("CrossEntropy" in name for name in one.chain)]
 
 

@@ -150,14 +150,8 @@ def _total(operators: Iterable[Operator | None], amount: Callable[[Operator | No
 
 def first_flops(ledger: Ledger) -> float | None:
     """Return the FLOPs of the products of a step with the weights, without repeated ones; None without shapes."""
-    operators = [
-        _product_of(one)
-        for name, found in ledger.members.items()
-        if name.startswith(MATRIX_PRODUCTS)
-        for one in found
-        if not (one.operator and one.operator.name in OF_BATCHES)
-    ]
-    total = _total(operators, product_flops) if ledger.trace.has_shapes else None
+    kernels = (one for one in ledger.kernels(MATRIX_PRODUCTS) if not (one.operator and one.operator.name in OF_BATCHES))
+    total = _total(map(_product_of, kernels), product_flops) if ledger.trace.has_shapes else None
     return None if total is None else total / len(ledger.by_step)
 
 
