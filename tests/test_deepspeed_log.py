@@ -124,6 +124,10 @@ def test_the_command_line_gives_model_and_sequence_length_with_a_warning(tmp_pat
     assert (result.model.name, result.training_config.sequence_length) == ("opt-1.3b", 512)
     assert result.training_config.global_batch_size == 8 * 2 * 8
     assert any(warning.startswith("sequence_length: from max_seq_len") for warning in result.warnings)
+    scores = "chosen_last_scores (higher is better) : 2.8, acc (higher is better) : 0.49"
+    pairs = read(tmp_path, command, scores, timer(10, 160.0), timer(20, 128.0))
+    assert (pairs.training_config.sequence_length, pairs.performance_metrics.tokens_per_second) == (None, None)
+    assert any("each sample is a chosen and a rejected sequence" in warning for warning in pairs.warnings)
 
 
 def test_learning_rate_and_skipped_steps_come_from_the_schedulers_line(tmp_path):

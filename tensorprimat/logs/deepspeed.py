@@ -65,6 +65,7 @@ _LENGTH = re.compile(
     r"(?:^|[\s(,'\"])(?:seq_length|max_seq_len(?:gth)?|sequence_length|model_max_length)['\"]?(?:=| ?\.{2,} ?|: ?)"
     rf"{SETTING}"
 )
+_PAIRS = re.compile(r"chosen(?:_last_scores\b|: )")  # DeepSpeed-Chat's evaluation of a reward model, and of DPO
 LONGEST_COMMAND = 2**16  # characters; a launcher's command line has a few thousand
 
 _ARGUMENTS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -99,6 +100,8 @@ class _Content:
     arguments: dict[str, Any] = field(default_factory=dict)
     from_command: bool = False
     """The sequence length is an argument of the launcher's command."""
+    of_pairs: bool = False
+    """A sample is a chosen and a rejected sequence."""
     reading: Reading = field(default_factory=lambda: Reading(source="DeepSpeed log"))
 
 
@@ -118,6 +121,8 @@ def read(log: Log) -> Reading:
     content = _content(log)
     reading = content.reading
     reading.training_config = config = {**content.arguments, **content.settings}
+    if content.of_pairs and config.pop("sequence_length", None):
+        reading.warnings.append(Notice("samples_of_pairs", "sequence_length"))
     parts = [config.get(name) for name in ("micro_batch_size", "gradient_accumulation_steps", "num_gpus")]
     if "global_batch_size" not in config and all(parts):
         config["global_batch_size"] = parts[0] * parts[1] * parts[2]  # type: ignore[operator]  # DeepSpeed's definition
@@ -266,5 +271,7 @@ def _configure(content: _Content, text: str) -> None:
                 content.from_command = content.from_command or _ARGUMENTS[word][0] == "sequence_length"
             elif word == "--model_name_or_path" and (name := model_name(value)):
                 content.reading.model.setdefault("name", name)
+    elif _PAIRS.match(text):
+        content.of_pairs = True
     elif match := _LENGTH.search(text):  # dumps of arguments: Megatron-DeepSpeed's dots, argparse's Namespace
         content.settings.setdefault("sequence_length", int(match[1]))
