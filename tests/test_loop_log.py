@@ -25,6 +25,7 @@ def rows(pattern: str, count: int = 30) -> str:
 
 ReadText = Any
 TIMES = [
+    "ep=00  step={n}  loss={l:.4f}  fwd=45.2ms  opt=107.5ms  iter={ms:.1f}ms  mem=6027MB",
     "step {n} | loss {l:.4f} | step time {ms} ms |",
     "step {n}/30 | loss {l:.4f} | t/step {ms}ms | kernel 38ms",
     "train step {n}/1000 | tokens 2.62e+05 | s/step {s:.3f} | eta 0.50h | loss {l:.4f}",

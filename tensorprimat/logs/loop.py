@@ -47,6 +47,7 @@ _TIMES = (
     ),
     re.compile(rf"{_BEGINS}(?P<unit>{_UNIT}){_PER}{_STEP}{_LABELLED}{_VALUE}{_ENDS}"),
     re.compile(rf"{_BEGINS}{_STEP}_(?P<unit>{_UNIT}){_LABELLED}{_VALUE}{_ENDS}"),
+    re.compile(rf"{_BEGINS}{_STEP}(?P<closed>\s?[:=])\s{{0,8}}{_VALUE}(?P<unit>{_UNIT}){_ENDS}"),
 )
 _TIME_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<unit>{_UNIT})/(?:step|iter(?:ation)?){_ENDS}")
 _BEHIND_THE_STEP = re.compile(rf"{_BEGINS}{_STEP} \d{{1,9}}[,:]? (?P<unit>{_UNIT})[ :=]\s{{0,8}}{_VALUE}{_ENDS}")
