@@ -175,6 +175,19 @@ def test_megatrons_arguments_fill_the_configuration(tmp_path):
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(64 * 4096 / 0.5 / 8)
 
 
+def test_the_batch_of_megatron_deepspeed_is_that_of_its_rows_while_it_ramps_up(tmp_path):
+    events = Events(tmp_path)
+    for name, value in {"seq_length": 4096, "global_batch_size": 1536, "world_size": 8}.items():
+        events.text(name, str(value))
+    for row in range(1, 20):
+        counted = {"steps-vs-samples/y=samples,x=steps": 12.0 * row, "lm-loss-training/lm loss": 9.5 - row / 100}
+        events.log(row, 0.5 * row, counted)
+        events.log(12 * row, 0.5 * row, {"lm-loss-training/lm loss vs samples": 9.5 - row / 100})
+    result = logs.read(events.close())
+    assert result.training_config.global_batch_size == 12
+    assert result.performance_metrics.tokens_per_second == pytest.approx(12 * 4096 / 0.5)
+
+
 def hugging_face(folder: Path) -> Events:
     events = Events(folder)
     for row in range(1, 6):

@@ -152,6 +152,8 @@ def _of_lines(log: Log, torn: UnreadText) -> Iterator[tuple[int, MetricRow]]:
 def configure(reading: Reading, columns: MetricColumns, texts: dict[str, str], *, of: str) -> None:
     """Take settings, the model and the device from what a trainer handed to a logger. of: see headers.configure."""
     headers.configure(reading, texts, of=of)
+    if reading.training_config.get("global_batch_size"):  # of the rows, while the batch ramps up to the stated one
+        reading.training_config |= work.batch_and_length(reading.steps.column("samples"), np.array([np.nan]), ())
     if levanter.LEVANTER_METRICS & columns.names.keys():
         levanter.configure(reading, texts)
 
