@@ -278,7 +278,7 @@ def test_a_folder_of_events_without_any_time_is_refused(tmp_path):
     events = Events(tmp_path)
     for row in range(1, 9):
         events.log(row, 2.0 * row, {"temperature": 50.0})
-    with pytest.raises(NotALogError, match="read as tensorboard: the table has neither step times nor rates"):
+    with pytest.raises(NotALogError, match="neither step times nor rates, and no two rows with a loss and a date"):
         logs.read(events.close())
 
 

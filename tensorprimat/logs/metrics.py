@@ -56,6 +56,8 @@ from tensorprimat.logs.text import Log, UnreadText, lines_of
 
 _COMMENT = "#"
 _NO_NAME = "0123456789"  # begin a number or the date of a console log; "" is in every text
+_NO_CLOCK = ("clock_too_coarse", "rows_undated")
+"""Notices that say why the clock of a table times no step."""
 _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
 GOLDEN = "step_interval"  # of the golden values of Megatron-LM's functional tests
 DOCUMENT_MARKS = {"[": tuple(f'"{name}"' for name in STEPS), "{": ('"_step"', '"_runtime"', '"_wandb"', f'"{GOLDEN}"')}
@@ -181,7 +183,7 @@ def read_columns(
     if content := trainer_run.of_table(columns, found, reading):
         trainer_run.add_summary(content, reading)
         if not len(reading.steps) and reading.reported and not found.has_clock:
-            kept = [one for one in reading.warnings if Notice.of(one).code != "clock_too_coarse"]
+            kept = [one for one in reading.warnings if Notice.of(one).code not in _NO_CLOCK]
             reading.warnings = [*kept, Notice("means_only", "steps", stated="")]
     return reading
 
@@ -379,7 +381,7 @@ def _by_clock(found: Merged, reading: Reading, clock: str) -> Reading:
     marks = list(found.marks())
     steps = fields.merged_columns(timed_steps(marks))
     if not len(steps) or not np.isfinite(steps.column("seconds")).any():
-        reading.warnings.append(Notice("clock_too_coarse", "steps"))
+        reading.warnings.append(Notice("clock_too_coarse" if len(marks) > 1 else "rows_undated", "steps"))
         return reading
     reading.steps, reading.timing = found.with_tokens(steps), "timestamps"
     if found.has_lines:
