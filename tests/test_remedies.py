@@ -59,7 +59,6 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "cli/extraction.py": ("extract",),
     "session/plan.py": ("run",),
     "session/primus_config.py": ("primus",),
-    "session/as_rank.py": ("run",),
     "session/shards.py": ("analyze",),
     "session/survey.py": ("analyze",),
     "cli/result_file.py": ("run", "extract"),

@@ -29,9 +29,9 @@ from tensorprimat.logs import discover
 from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.reports import formatting, notices
 from tensorprimat.reports.console import print_summary
-from tensorprimat.session import as_rank, run_summary, runs
+from tensorprimat.session import run_summary, runs
 from tensorprimat.session.alternate import AbSide, check_pair, profile_each, ratio_of, run_in_turn, sides_of
-from tensorprimat.session.plan import Job, Request, check_facts, check_request, job_of, plan_of
+from tensorprimat.session.plan import Job, Request, check_facts, check_request, job_of, plan_of, spec_of_rank
 from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
 from tensorprimat.storage import store
 
@@ -75,13 +75,13 @@ def run_benchmark(request: Request) -> int:
 def _as_rank(place: launchers.Rank, request: Request) -> int:
     """Train in this process as one rank of torchrun or srun; rank 0 prints and writes. Returns the exit code."""
     machine = detect_platform()
-    spec = as_rank.spec_of_rank(request, place, machine)
+    spec = spec_of_rank(request, place, machine)
     launchers.set_lightning_tasks(place)
     screen = Screen(stderr=request.json, silent=place.rank > 0)
     screen.block(
         f"BENCHMARK START - {runs.title_of_run(spec)} on {machine.label}", runs.rows_at_start(spec, request, machine)
     )
-    result, error = as_rank.train_as_rank(spec)
+    result, error = runs.train_as_rank(spec)
     if place.rank > 0:
         if error is not None:
             raise type(error)(f"rank {place.rank}: {error}")

@@ -1,4 +1,7 @@
-"""Checks of a benchmark's options, and the job for each model: an engine with a spec to train or a log to read."""
+"""Checks of a benchmark's options, and the job for each model: an engine with a spec to train or a log to read.
+
+Under torchrun or srun, which have started the ranks, this process trains as one of them (`spec_of_rank`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tensorprimat.core.quantities import alternatives, as_stated
 from tensorprimat.core.result import GpuInfo, Result
 from tensorprimat.core.spec import MODELS, RunSettings, RunSpec
 from tensorprimat.core.user_facts import UserFacts
-from tensorprimat.engines import prepare, profiling
+from tensorprimat.engines import launchers, prepare, profiling
 from tensorprimat.engines.choice import Obstacle, Plan, choose_engines, in_order, looks_for_logs
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.cluster.executors import Cluster
@@ -28,6 +31,8 @@ from tensorprimat.session.budget import Budget
 
 _TAKEN = ("runs", "append", "typed", "words", "dry_run", "json", "profile", "reproduce")
 """Options that are copied into a request unchanged."""
+_OF_OUR_PROCESSES = ("cooldown", "target_ci", "max_runs", "budget_minutes", "profile")
+"""Options of `run` that act between its runs, or on the processes that it starts; a rank has neither."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,6 +256,29 @@ def job_of(
             planned, request.output, default_engine=executors.cluster_default_engine(request.cluster, machine.platform)
         )
     return Job(model=model, engine=engine, spec=spec, earlier=earlier)
+
+
+def spec_of_rank(request: Request, place: launchers.Rank, machine: Machine) -> RunSpec:
+    """Return the spec that all ranks train. Raises UsageError for options that one training cannot have."""
+    for flag, wrong in (
+        (f"--model {request.model}", request.model == "all"),
+        (f"--runs {request.runs}", request.runs > 1),
+        (f"--engine {request.engine}", request.engine not in ("auto", OWN)),
+        ("--append", request.append),
+        ("--dry-run", request.dry_run),
+        (f"--executor {request.cluster.executor}", request.cluster.executor != ""),
+        *((f"--{option.replace('_', '-')}", True) for option in _OF_OUR_PROCESSES if option in request.typed),
+        *((user_facts.ALL_FLAGS[fact], True) for fact in request.facts.stated()),
+    ):
+        if wrong:
+            raise launchers.rank_refusal(flag, place)
+    settings = launchers.settings_of_ranks(request.settings, place, nodes_flag="--nodes")
+    engine = ENGINES[OWN]
+    prepare.check_engine(engine, machine.platform)
+    spec = prepare.spec_of(request.model, settings, engine=engine, machine=machine)
+    spec = spec.changed(output_dir=str(request.output)).check()
+    prepare.check_spec(engine, spec, machine)
+    return spec
 
 
 def request_of(

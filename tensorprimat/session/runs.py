@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from tensorprimat.core.errors import OutOfMemoryError, RunError, TensorPrimatError, UsageError
+from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
@@ -33,7 +33,7 @@ from tensorprimat.session.budget import decide_runs
 from tensorprimat.session.extract import read_found_log
 from tensorprimat.session.plan import Job, Request
 from tensorprimat.storage import result_names, store
-from tensorprimat.system import atomic, regular
+from tensorprimat.system import atomic, processes, regular
 
 GPU_COOLDOWN_SECONDS = 30.0
 IMPORTS_SECONDS = 10.0  # a shorter pause may end before the imports, which the look at the machine would then see
@@ -357,6 +357,24 @@ def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutc
     result = read_found_log(job.search.path, job.model, facts, machine)
     result = methodology.label(with_command(result), settings.methodology)
     return ModelOutcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))
+
+
+def train_as_rank(spec: RunSpec) -> tuple[Result | None, TensorPrimatError | None]:
+    """Train in this process. Return the result (None except on rank 0; incomplete after an error) and the error."""
+    from tensorprimat.engines.torch import engine as torch_engine
+
+    error = None
+    with processes.scratch_folder() as scratch:
+        file = scratch / "result.json"
+        try:
+            torch_engine.train(spec, file)
+        except TensorPrimatError as caught:
+            error = caught
+        try:
+            result = store.load(file)
+        except InputError:  # another rank has the result, or nothing was measured
+            return None, error
+    return pool([result if error is None else result.changed(complete=False)]), error
 
 
 class Observer(Protocol):
