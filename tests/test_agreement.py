@@ -1,7 +1,5 @@
 """Figures held against one another: counters, clocks, rates and TFLOP/s decide what a printed rate counts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

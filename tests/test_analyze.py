@@ -1,7 +1,5 @@
 """`tprimat analyze`: every file of old folders is listed with its content, and no file stops the command."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

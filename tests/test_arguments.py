@@ -1,7 +1,5 @@
 """Settings and shapes of models that frameworks print by name before their first row, or log in constant columns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

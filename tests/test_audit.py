@@ -1,7 +1,5 @@
 """The closing audit: comparison of the headline with the log's own clock, and contradictions."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of NeMo Automodel and Meta Lingua: their time of a step includes the validation or checkpoint before it."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta
 from pathlib import Path

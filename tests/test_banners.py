@@ -1,7 +1,5 @@
 """The settings that a framework prints before it starts training belong to that training, wherever they begin."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Logs that change while they are read: no figure mixes two files, and the error names the change as the cause."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Whatever the format, a figure is that of one part, or of both by their own work;
 it says that the log contradicts itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

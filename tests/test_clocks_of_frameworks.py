@@ -1,7 +1,5 @@
 """Clocks that frameworks print for the whole run: compared with the rows, with the reasons for a difference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every command's --help and its line about a wrong number are written for users, not for programmers in Python."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -1,7 +1,5 @@
 """Numbers of rows that damage changed are left out and named, however many there are; slow and uneven rows stay."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Timestamps before rows are compared with the times in them, whatever program wrote them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone

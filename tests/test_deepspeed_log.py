@@ -1,7 +1,5 @@
 """DeepSpeed's lines: the instantaneous rate, never the running one; times only where they follow exactly."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

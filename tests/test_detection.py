@@ -1,7 +1,5 @@
 """Formats are detected by content; a text that fits none is refused, and two that fit are named."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Logs of a machine are found model by model: by variable, by name, by content; the choice has a reason."""
 
-from __future__ import annotations
-
 import lzma
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 A block that needs a GPU, a cluster or the network is marked by a comment before it: <!-- needs a GPU -->.
 """
 
-from __future__ import annotations
-
 import gzip
 import importlib
 import os

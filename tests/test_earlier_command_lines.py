@@ -1,7 +1,5 @@
 """Command lines of the earlier toolkits are understood: old names, underscores, files in the place of folders."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import json

@@ -1,7 +1,5 @@
 """TraceLens reports: how the wall time of a GPU divides, over ranks and processes, and two profiles side by side."""
 
-from __future__ import annotations
-
 import zipfile
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every real log gives the figures that were found in it by hand, or is refused; no log is read as another format."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -2,8 +2,6 @@
 
 # ruff: noqa: F811  # `primus` is a fixture of test_extract
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`tprimat extract`: turn a log into a result file; flags, summaries, refusals and exit codes as a user meets them."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

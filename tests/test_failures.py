@@ -1,7 +1,5 @@
 """One vocabulary of failures: logs and launchers name the same cause for the same text."""
 
-from __future__ import annotations
-
 import re
 
 from each import in_each

@@ -1,7 +1,5 @@
 """Fingerprints of training data: equal for equal tokens in any file, and compared as a setting."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

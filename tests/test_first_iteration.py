@@ -1,7 +1,5 @@
 """In logs of Megatron-Core since 0.16, the mean of the second line includes the first iteration, at any interval."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs that the installed frameworks print themselves give the steps that really ran."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A short coverage-guided fuzz run over every reader; perf/fuzz_readers.py is the long one."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

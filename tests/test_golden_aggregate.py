@@ -1,7 +1,5 @@
 """Golden text of every table that `tprimat aggregate` makes: each cell has a value that no other cell has."""
 
-from __future__ import annotations
-
 import json
 
 from test_golden_tables import agrees, lines

@@ -4,8 +4,6 @@ tests/traces: one H200, 2026-11-27, torch 2.11.0, transformers 5.17.0, torchao 0
 Llama 3.1 8B, two micro-batches of 4,096 tokens in a step, three steps.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ A loader that is too slow, an evaluation, a checkpoint or a hook makes the wall 
 framework prints. The dates of the rows show it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Hugging Face Trainer: rows without times, clocks that give them, summaries that are means, JSON files, ms-swift."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

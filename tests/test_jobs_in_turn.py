@@ -1,7 +1,5 @@
 """Rows of two jobs that alternate in one log: every format refuses it, or a warning says that two jobs may be mixed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """JSON with a value of another type than its writer's is read or refused by every reader, never an internal error."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Iterator, Sequence

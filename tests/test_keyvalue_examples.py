@@ -1,7 +1,5 @@
 """Console rows of training examples (fms-fsdp, NeuronX Distributed, AWS, ColossalAI) and of Levanter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

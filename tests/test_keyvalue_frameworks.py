@@ -1,7 +1,5 @@
 """Console rows of Lingua, picotron, InternEvo, PaddleNLP, MindSpore Transformers, fairseq and T5X."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

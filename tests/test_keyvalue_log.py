@@ -1,7 +1,5 @@
 """Console rows of `name value` pairs, each framework of data/dialects.toml."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

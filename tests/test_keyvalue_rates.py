@@ -1,7 +1,5 @@
 """Rates of rows of unknown or different tokens: each is weighted by the work of its step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Ranks whose output comes late: a start line after the first rows of another rank does not begin a training."""
 
-from __future__ import annotations
-
 import random
 from itertools import cycle
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of Levanter, in the records of its JSON logger, as event files and as a run file of Weights & Biases."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lightning's metrics.csv and progress bars: which columns carry time, and what a bar can say."""
 
-from __future__ import annotations
-
 import warnings
 from contextlib import suppress
 from pathlib import Path

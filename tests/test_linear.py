@@ -1,7 +1,5 @@
 """Linear layers of the torch engine that sum gradients inside the product, and that multiply in FP8."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """LitGPT's lines: a step is the sum of its iterations, or has no time."""
 
-from __future__ import annotations
-
 import math
 from datetime import timedelta
 from pathlib import Path

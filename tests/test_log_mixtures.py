@@ -1,7 +1,5 @@
 """Rows among any other lines: exactly the planted steps are read, and only the tool's own errors are raised."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

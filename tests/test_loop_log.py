@@ -1,7 +1,5 @@
 """Rows of a training loop that no framework prints: numbers are found by their names and units."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any

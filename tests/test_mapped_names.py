@@ -1,7 +1,5 @@
 """Tables whose names no rule knows: the message lists them, and --map states what they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """MaxText's lines: what `seconds` measures under asynchronous dispatch, and what it does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Iteration lines of the Megatron family in every spelling, whole or damaged, become exactly their steps."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs of the Megatron family that end early, are cut or were written into by several processes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

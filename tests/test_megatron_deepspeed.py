@@ -1,7 +1,5 @@
 """Logs of Megatron-DeepSpeed, where the engine's timer prints rows among those of Megatron."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests that the Megatron reader's fast paths give the values of line-by-line reading: search, digits, restarts."""
 
-from __future__ import annotations
-
 import numpy as np
 import scratch
 from drawn import examples

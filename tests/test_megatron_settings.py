@@ -1,7 +1,5 @@
 """Settings of Megatron's argument dump, of YAML, of rows and of DeepSpeed's configuration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import job_logs

@@ -1,7 +1,5 @@
 """Tables of metrics: Weights & Biases exports, CSV and JSON lines of any trainer, by the names of their columns."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """MLflow's metric files and database, and the tables of madengine and MAD."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MLPerf Training entries as baselines: in the gate, next to a user's own results, and in the demo."""
 
-from __future__ import annotations
-
 import json
 import re
 

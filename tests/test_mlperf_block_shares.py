@@ -1,7 +1,5 @@
 """MLPerf result files of v6.0, whose rows state samples but no step: a block's mean gives the time of its steps."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

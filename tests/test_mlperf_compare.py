@@ -1,7 +1,5 @@
 """GPUs compared by MLPerf Training: time to one target, several submitters, scaling and rounds over time."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Damaged and hostile events in MLPerf logs: noise, cut and doubled lines, and lines of two processes."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """MLPerf result files: the rows that are steps, their counts, and facts stated once for the run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MLPerf result files of 2023 and 2024, whose marks count and nest in another way than those of later rounds."""
 
-from __future__ import annotations
-
 import pytest
 from mlperf_journal import Journal
 

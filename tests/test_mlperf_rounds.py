@@ -1,7 +1,5 @@
 """Whole rounds of MLPerf Training: reading, scores, and notes on unreadable files."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every spelling of a known model is one model, and no other model is taken for it."""
 
-from __future__ import annotations
-
 from each import in_each
 from plausible import result as plausible_result
 

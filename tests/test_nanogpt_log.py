@@ -1,7 +1,5 @@
 """The nanoGPT family: rates over all GPUs, running means, and times that contain an evaluation."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

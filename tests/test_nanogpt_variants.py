@@ -1,7 +1,5 @@
 """Rows of programs that follow the nanoGPT family: parameter-golf, and build-nanogpt's fields in another order."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

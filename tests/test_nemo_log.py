@@ -1,7 +1,5 @@
 """NeMo 2's progress line: 0-based iterations, means over the log interval, metrics that come and go."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

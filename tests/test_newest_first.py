@@ -1,7 +1,5 @@
 """Logs written from the newest line to the oldest are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

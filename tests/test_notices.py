@@ -1,7 +1,5 @@
 """Notices of a result: sentences from one table, with codes that programs and this code read."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Numbers that are grouped, multiplied or cut: a number ends where its token ends; anything else is unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

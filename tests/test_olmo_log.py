@@ -1,7 +1,5 @@
 """OLMo's blocks: one line with the step, and below it, indented, one value per line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import job_logs

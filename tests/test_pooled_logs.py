@@ -1,7 +1,5 @@
 """Logs that become runs of one benchmark: what may differ between them, and what is said about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

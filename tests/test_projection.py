@@ -1,7 +1,5 @@
 """Projection to another number of GPUs: refused unless it predicts measured points that were left out."""
 
-from __future__ import annotations
-
 import json
 
 import plausible

@@ -1,7 +1,5 @@
 """Plans of recomputation: what they keep, what they compute again, and that they change no result."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """A remedy names only flags of the command that shows it, or names the other command that has the flag."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,8 +1,6 @@
 """A log that repeats earlier text word for word: every row counts once, with the settings of its own training."""
 
 # ruff: noqa: F811  # `read` is a fixture of test_segments
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

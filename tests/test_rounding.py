@@ -1,7 +1,5 @@
 """The last printed digit: what it leaves of a figure, and that no verdict rests on it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

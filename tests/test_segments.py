@@ -1,7 +1,5 @@
 """A file that holds several trainings: every figure comes from one of them, with the facts of that one alone."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable, Sequence
 from contextlib import suppress

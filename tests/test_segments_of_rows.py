@@ -2,8 +2,6 @@
 
 # ruff: noqa: F811  # `read` is a fixture of test_segments
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

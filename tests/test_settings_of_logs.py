@@ -1,7 +1,5 @@
 """Settings that frameworks print, in their present spellings: each is read where it is stated, none is guessed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

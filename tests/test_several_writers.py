@@ -1,7 +1,5 @@
 """Rows that several processes append to one file are read as those of one process."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from pathlib import Path

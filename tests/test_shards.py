@@ -1,7 +1,5 @@
 """`tprimat analyze --shard` and `--merge`: parts of a survey, made anywhere, give what one machine gives."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Facts that the user states: they fill gaps, replace values only with a warning, and end warnings about gaps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from each import in_each

@@ -1,7 +1,5 @@
 """The same flags state the same facts in every command that reads logs or results."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

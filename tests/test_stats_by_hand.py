@@ -1,7 +1,5 @@
 """Interval arithmetic against the same figures computed another way: by scipy, by matrices, by a search."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of the house style: docstrings that state the return value, and files of readable length."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

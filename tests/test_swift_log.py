@@ -1,7 +1,5 @@
 """Rows of ms-swift that state a rate of their own step: the work of a step follows from its rate and its time."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables whose later rows differ in form from the first: every row is read, or a warning counts it, or a refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TensorBoard events, written by TensorBoard's own writers: tags of each framework, the writer's clock, restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Formula, numbers, inputs and origin of the figures of comparison.json, enhanced_metrics.json and the HTML report."""
 
-from __future__ import annotations
-
 import json as json_module
 import re
 from collections.abc import Callable, Iterator

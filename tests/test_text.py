@@ -1,7 +1,5 @@
 """Text of logs in every packing is read as numbered clean lines, and dangerous input is refused in bounded memory."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

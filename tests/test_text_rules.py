@@ -1,7 +1,5 @@
 """Rules about messy text: the code, the evidence and the test that docs/project/text-rules.md names exist."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

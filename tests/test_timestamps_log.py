@@ -1,7 +1,5 @@
 """Logs that have nothing but a date, a step and a loss on each row: timed from stamps that are fine enough."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The result of the torch engine names the settings that ran, where they differ from the plan."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import contextmanager
 

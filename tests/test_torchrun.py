@@ -1,7 +1,5 @@
 """The number of GPUs by the command line that a log contains, and what a log of few rows says of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

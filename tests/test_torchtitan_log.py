@@ -1,7 +1,5 @@
 """Tests of torchtitan logs: rates per GPU, means over a log interval, ranks without loss, validation lines."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The progress bar of torchtune, which times the steps of a console log without rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

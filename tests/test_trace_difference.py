@@ -1,7 +1,5 @@
 """The difference of two traces: rows that sum, a sentence, other work said before, and refusals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

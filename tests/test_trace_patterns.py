@@ -1,7 +1,5 @@
 """Rates of the classes of a ledger, and known patterns of lost time, each planted into a trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import preflights

@@ -1,7 +1,5 @@
 """Traces of Nsight Systems and rocprofv3, and folders of ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

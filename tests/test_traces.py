@@ -1,7 +1,5 @@
 """Traces of profilers: readers, steps, classes, and the ledger that sums to the step."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

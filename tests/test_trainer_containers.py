@@ -1,7 +1,5 @@
 """The Hugging Face Trainer's record in any container: its summary is no step, and its rows keep their clock."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of the Hugging Face Trainer that do not state their step, with and without a row of the first step."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any

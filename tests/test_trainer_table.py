@@ -1,7 +1,5 @@
 """Tests of the table of train metrics, which example scripts of transformers print at the end of a training."""
 
-from __future__ import annotations
-
 import pytest
 
 from tensorprimat.core.errors import NoFormatError

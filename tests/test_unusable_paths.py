@@ -1,7 +1,5 @@
 """Paths that the file system refuses: every command that takes one says so in one line, and exits with 1 or 2."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Run files of Weights & Biases, in the bytes that its client writes: blocks, checksums, protocol buffers."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Text that was packed into something else: notebooks are read, other wrappings are refused or change no figure."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

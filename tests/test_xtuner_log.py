@@ -1,7 +1,5 @@
 """XTuner's rows: the wait for data is part of a step, and the number of GPUs follows from the ranks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
