@@ -45,6 +45,10 @@ def test_a_result_comes_back_from_disk_as_it_was(tmp_path):
     assert back.performance_metrics.tokens_per_second == result().performance_metrics.tokens_per_second
 
 
+def test_a_result_that_pydantic_writes_has_its_steps():
+    assert Result.model_validate_json(result().model_dump_json()).steps == result().steps
+
+
 def test_a_nan_loss_is_the_string_nan_and_the_file_is_strict_json(tmp_path):
     text = store.save(result(), tmp_path, stamp="s1").read_text()
     document = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
