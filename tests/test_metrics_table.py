@@ -192,11 +192,13 @@ def test_a_memory_of_a_few_bytes_is_left_out(read_text: Any) -> None:
     assert read_text(as_csv(own_table(memory_allocated=41.5e9))).memory_metrics.peak_memory_allocated_gb == 41.5
 
 
-def test_the_peak_memory_usage_of_nemo_is_reserved_memory(read_text: Any) -> None:
+def test_the_peaks_of_nemo_and_torchtune_have_the_kind_and_the_unit_of_their_names(read_text: Any) -> None:
     """NeMo 2.0 to 2.3 log torch.cuda.max_memory_reserved() under this name (strategies/megatron_strategy.py)."""
     rows = own_table(peak_memory_usage=64e9, memory_allocated=40e9)
     memory = read_text(as_csv(rows)).memory_metrics
     assert (memory.peak_memory_reserved_gb, memory.peak_memory_allocated_gb) == (64, 40)
+    torchtune = read_text(as_csv(own_table(peak_memory_alloc=20.5))).memory_metrics
+    assert torchtune.peak_memory_allocated_gb == pytest.approx(20.5 * 2**30 / 1e9, abs=1e-3)
 
 
 def test_lightnings_table_with_rates_only_is_read(read_text: Any) -> None:
