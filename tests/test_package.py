@@ -34,7 +34,7 @@ NOT_YET_IMPORTED = {
     "from tensorprimat.analysis.compare import compare; from tensorprimat.reports.plots.comparison import "
     "comparison_plot; comparison_plot(compare(load_all([Path(sys.argv[2])])[0]))": "matplotlib.pyplot pandas torch",
 }
-"""What a program does in turn, and the modules that it must not have imported after that."""
+"""Statements of a program in their order, and the modules that are not imported after each of them."""
 
 
 def test_a_program_imports_no_module_before_it_needs_it(tmp_path):
