@@ -199,30 +199,24 @@ class EntryChoice:
     round: str | None = None
     benchmark: str | None = None
     gpu: str | None = None
-    num_gpus: int | None = None
     submitter: str | None = None
+    num_gpus: int | None = None
 
 
 def choose_entries(library: Library, choice: EntryChoice) -> tuple[Entry, ...]:
     """Return the entries that meet every condition. Raises UsageError naming a flag without a match."""
     left = library.entries
-    conditions: tuple[tuple[str, str, object], ...] = (
-        ("--round", "round", choice.round and f"v{choice.round.removeprefix('v')}"),
-        ("--benchmark", "benchmark", choice.benchmark),
-        ("--gpu", "gpu", choice.gpu),
-        ("--submitter", "submitter", choice.submitter),
-        ("--gpus", "num_gpus", choice.num_gpus),
-    )
-    for flag, name, value in conditions:
+    for name, value in vars(choice).items():
         if value is None:
             continue
+        wanted = f"v{value.removeprefix('v')}" if name == "round" else str(value)
+        kept = tuple(one for one in left if str(getattr(one, name)).casefold() == wanted.casefold())
         if name == "gpu":
-            kept = of_gpu(left, str(value))
-        else:
-            kept = tuple(one for one in left if str(getattr(one, name)).casefold() == str(value).casefold())
+            kept = of_gpu(left, wanted)
         if not kept:
-            there = sorted({getattr(entry, name) for entry in left} - {None})
-            raise UsageError(f"{flag} {value}: no entry matches; entries have {', '.join(map(str, there)) or 'none'}")
+            there = ", ".join(map(str, sorted({getattr(entry, name) for entry in left} - {None}))) or "none"
+            flag = "--gpus" if name == "num_gpus" else f"--{name}"
+            raise UsageError(f"{flag} {wanted}: no entry matches; entries have {there}")
         left = kept
     return left
 

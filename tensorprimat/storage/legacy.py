@@ -34,6 +34,8 @@ from tensorprimat.models import names
 _PLATFORMS = {"cuda": "nvd", "nvd": "nvd", "nvidia": "nvd", "nemo": "nvd", "rocm": "amd", "amd": "amd", "cpu": "cpu"}
 _ENGINES_IN_NAMES = {"nemo": "nemo", "primus": "primus", "prim": "primus"}
 """Spelling in file names and software stacks of version 2 → engine of this project; other trainers have none."""
+_TIMING = {"primus": "reported"}
+"""Engine of such a file → who measured its steps, where it is not this project."""
 
 _ALIASES = {
     "sequence_length": ("seq_length",),
@@ -118,7 +120,7 @@ def lift(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
         "power_metrics": _known(sections["power_metrics"], PowerMetrics, "power_metrics", notices) or None,
         "provenance": {
             "engine": LOGS if from_primus_log else engine,
-            "timing": "reported" if from_primus_log or engine == "primus" else "measured",
+            "timing": "reported" if from_primus_log else _TIMING.get(engine or "", "measured"),
             "sources": [{"file": str(document["source_log_file"])}] if document.get("source_log_file") else [],
             "assumed": assumed,
         },
