@@ -24,7 +24,7 @@ from tensorprimat.core.quantities import (
     times,
 )
 from tensorprimat.mlperf.compare import OVERALL_RATE, TaskComparison, TaskSide
-from tensorprimat.mlperf.library import DERIVED
+from tensorprimat.mlperf.library import derived_from
 from tensorprimat.mlperf.report import as_document, configured_note, precision_cell, table_of_text
 from tensorprimat.mlperf.scaling import Scaling, ScalingPoint, VendorRound
 from tensorprimat.mlperf.score import Scored
@@ -36,9 +36,9 @@ GpuPrices = Mapping[str, float]
 
 def comparison_text(found: Sequence[TaskComparison], confidence: float, prices: GpuPrices) -> str:
     """Return every comparison: verdict level, sentence, costs, both sides, warnings."""
-    rounds = ", ".join(sorted({one.round for comparison in found for one in comparison.sides}))
     blocks = [_block(comparison, confidence, prices) for comparison in found]
-    return "\n".join(blocks) + f"Rates, samples and their times: {DERIVED.format(round=rounds)}.\n"
+    derived = derived_from(side.round for comparison in found for side in comparison.sides)
+    return "\n".join(blocks) + f"Rates, samples and their times: {derived}.\n"
 
 
 def verdict_sentence(comparison: TaskComparison, confidence: float) -> str:
@@ -121,8 +121,8 @@ def gpu_text(
         parts.append("Rounds over time, the same GPU on the same task\n" + table_of_text(columns, rounds) + warned)
     if not parts:
         return "One number of GPUs and one round: nothing to compare.\n"
-    shown = {one.round for one in scalings} | {side.round for one in rounds for side in one.sides}
-    return "\n".join(parts) + f"\nRates: {DERIVED.format(round=', '.join(sorted(shown)))}.\n"
+    shown = [one.round for one in scalings] + [side.round for one in rounds for side in one.sides]
+    return "\n".join(parts) + f"\nRates: {derived_from(shown)}.\n"
 
 
 def vendor_text(rounds: Sequence[VendorRound], prices: GpuPrices) -> str:
@@ -319,7 +319,7 @@ def _document(comparison: TaskComparison, confidence: float, prices: GpuPrices) 
             for side in comparison.sides
         ],
         "warnings": [warning.text for warning in comparison.warnings],
-        "derived": DERIVED.format(round=", ".join(sorted({side.round for side in comparison.sides}))),
+        "derived": derived_from(side.round for side in comparison.sides),
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -26,8 +26,6 @@ from tensorprimat.system import regular
 FORMAT = "tensorprimat-mlperf-library"
 VERSION = 1
 _LARGEST_BYTES = 2**28  # the three rounds of 2024 and 2025 take half a megabyte
-DERIVED = "derived from the logs of MLPerf Training {round}; not verified by MLCommons"
-"""Notice that the usage rules of MLPerf require for figures that it does not score: rate, tokens/s/GPU, MFU."""
 SUCCESS = "success"
 CLOSED = "closed"
 _Count = Annotated[int, Strict(), Field(ge=0, le=LARGEST_COUNT)]
@@ -120,6 +118,11 @@ class Library:
             for source in self.sources
             if source.get("partial") and source.get("round") in rounds
         )
+
+
+def derived_from(rounds: Iterable[str]) -> str:
+    """Return the notice that MLPerf requires for figures that it does not score: rate, tokens/s/GPU, MFU."""
+    return f"derived from the logs of MLPerf Training {', '.join(sorted(set(rounds)))}; not verified by MLCommons"
 
 
 def dump(library: Library) -> str:

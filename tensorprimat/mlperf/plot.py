@@ -12,7 +12,7 @@ from tensorprimat.analysis.stats import student
 from tensorprimat.core.quantities import confidence_level, count, percent, times
 from tensorprimat.mlperf.compare import OVERALL_RATE, TaskComparison
 from tensorprimat.mlperf.comparison_report import law_text, verdict_sentence
-from tensorprimat.mlperf.library import DERIVED
+from tensorprimat.mlperf.library import derived_from
 from tensorprimat.mlperf.scaling import Scaling
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots.canvas import COLOURS, FAINT, INK, MARKERS
@@ -34,11 +34,10 @@ def task(comparison: TaskComparison, confidence: float, formats: Sequence[str] =
     """
     rows = sum(len(side.scored) for side in comparison.sides)
     body = max(2.6, LINE_INCHES * (rows + 3))
-    rounds = ", ".join(sorted({side.round for side in comparison.sides}))
     sentences = [
         verdict_sentence(comparison, confidence),
         *(f"Warning: {warning.text}." for warning in comparison.warnings),
-        f"Rates and samples: {DERIVED.format(round=rounds)}.",
+        f"Rates and samples: {derived_from(side.round for side in comparison.sides)}.",
     ]
 
     def fill(figure: Any) -> None:
@@ -59,9 +58,8 @@ def strong_scaling_plot(
     found: scalings of one benchmark, of one or several GPUs and rounds. Raises MissingPackageError where matplotlib is
     not installed.
     """
-    rounds = ", ".join(sorted({one.round for one in found}))
     gpus = ", ".join(dict.fromkeys(one.gpu for one in found))
-    sentences = [*map(_law, found), f"Rates: {DERIVED.format(round=rounds)}."]
+    sentences = [*map(_law, found), f"Rates: {derived_from(one.round for one in found)}."]
 
     def fill(figure: Any) -> None:
         below = canvas.framed(figure, f"Strong scaling of {gpus} on {found[0].benchmark}", sentences, 4.6)

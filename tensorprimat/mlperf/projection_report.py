@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorprimat.core.quantities import confidence_level, count, counted, fixed, rate, rounded
-from tensorprimat.mlperf.library import DERIVED
+from tensorprimat.mlperf.library import derived_from
 from tensorprimat.mlperf.projection import (
     PROJECTION_CONFIDENCE,
     LeftOut,
@@ -54,8 +54,7 @@ def projection_sentence(found: Projection) -> str:
 
 def derivation_notice(found: Sequence[ScalingGroup]) -> str | None:
     """Return the notice that MLPerf requires for the rates of its submissions, or None without a submission."""
-    rounds = ", ".join(sorted({group.round for group in found}))
-    return DERIVED.format(round=rounds) if rounds else None
+    return derived_from(group.round for group in found) if found else None
 
 
 def notes(repeats: Sequence[Repeat], derived: str | None) -> str:

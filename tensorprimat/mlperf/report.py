@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from tensorprimat.core.quantities import count, counted, fixed, percent, rate, rounded, significant
-from tensorprimat.mlperf.library import DERIVED, Entry, Library
+from tensorprimat.mlperf.library import Entry, Library, derived_from
 from tensorprimat.mlperf.score import Scored
 from tensorprimat.system.safe_text import one_line
 
@@ -47,7 +47,7 @@ def row(entry: Entry) -> dict[str, Any]:
         "precision_source": scored.precision_source,
         "mfu": rounded(scored.mfu.value),
         "no_mfu_because": scored.mfu.because,
-        "derived": DERIVED.format(round=entry.round),
+        "derived": derived_from([entry.round]),
         "notes": list(entry.notes),
     }
 
@@ -163,8 +163,7 @@ def configured_note(several: Iterable[Scored]) -> str:
 
 def derived_note(entries: Sequence[Entry]) -> str:
     """Return the sentence about figures that MLPerf does not score, once for the rounds of the entries."""
-    rounds = ", ".join(sorted({entry.round for entry in entries}))
-    return f"Rates, samples and their times: {DERIVED.format(round=rounds)}."
+    return f"Rates, samples and their times: {derived_from(entry.round for entry in entries)}."
 
 
 def as_document(content: Any) -> str:

@@ -17,7 +17,7 @@ from tensorprimat.core.summary import summarise
 from tensorprimat.facts import mlperf_rules
 from tensorprimat.facts.catalogue import Published
 from tensorprimat.facts.devices import platform_of
-from tensorprimat.mlperf.library import DERIVED, Entry
+from tensorprimat.mlperf.library import Entry, derived_from
 from tensorprimat.mlperf.score import Scored
 from tensorprimat.models import names, presets
 
@@ -59,7 +59,7 @@ def row_of_entry(entry: Entry) -> Published | None:
         derived=True,
         source=f"MLPerf Training {entry.round}, {entry.benchmark}, {entry.submitter}, {entry.system}",
         date=published.isoformat() if published else None,
-        note=f"time to train {fixed(minutes, 3)} min; {DERIVED.format(round=entry.round)}",
+        note=f"time to train {fixed(minutes, 3)} min; {derived_from([entry.round])}",
         url=f"https://github.com/mlcommons/training_results_{entry.round}",
     )
 
@@ -116,4 +116,4 @@ def result_of_entry(entry: Entry) -> Result:
             provenance=Provenance(engine=_ENGINE, format="mlperf", timing="reported"),
         )
     )
-    return found.changed(warnings=(Notice("rates_derived", "", how=DERIVED.format(round=entry.round)),))
+    return found.changed(warnings=(Notice("rates_derived", "", how=derived_from([entry.round])),))
