@@ -138,9 +138,10 @@ def _faster_before(result: Result, selection: Selection) -> float | None:
     """Return the step time of the warm-up over the measured one; None unless it is much shorter."""
     if not len(selection.rows) or not result.steps.has("seconds"):
         return None
-    seconds = result.steps.column("seconds")
+    seconds, segments = result.steps.column("seconds"), result.steps.column("segment")
+    first, of_run = selection.rows[0], selection.of_run
     measured = finite(seconds[selection.rows])
-    before = finite(seconds[selection.of_run[1:][selection.of_run[1:] < selection.rows[0]]])
+    before = finite(seconds[of_run[(of_run < first) & (segments[of_run] == segments[first])]][1:])
     if len(before) < FEWEST_FASTER or not len(measured):
         return None
     share = median(before) / median(measured)
