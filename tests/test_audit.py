@@ -330,7 +330,7 @@ def test_a_warm_up_that_is_faster_than_the_steps_after_it_is_suspected(read_text
 
     noisy = (1.0, 1.1, 0.9, 1.05, 0.95)
     slow = [5 * time for time in noisy]
-    assert "the 10 steps left out as warm-up took 20.0 % of the time of a measured one" in warnings(
+    assert "a step of the 10 left out as warm-up took 20.0 % of the time of a measured one" in warnings(
         *noisy * 2, *slow * 4
     )
     assert "left out as warm-up" not in warnings(*slow * 2, *noisy * 4)
