@@ -229,7 +229,7 @@ def _spread_of_rows(run: Result, metric: str, confidence: float) -> tuple[int, O
     work = next((work for work in ("tokens", "samples") if metric.startswith(work)), "steps")
 
     def derive() -> tuple[int, OneRun | None]:
-        rows = moves(run, work)
+        rows = _moves(run, work)
         enough = len(rows) >= stats.FEWEST_ROWS_FOR_INTERVAL
         return len(rows), stats.of_one_run(rows, confidence) if enough else None
 
@@ -284,11 +284,8 @@ def changed_level(seconds: FloatArray, start: int) -> bool:
     return abs(float(np.median(early)) / float(np.median(late)) - 1) < CLOCK_CHANGE
 
 
-def moves(run: Result, work: str) -> FloatArray:
-    """Return the influence of each measured row of one run on the logarithm of its rate of work, shape (rows,).
-
-    work: tokens, samples or steps.
-    """
+def _moves(run: Result, work: str) -> FloatArray:
+    """Return the influence of each measured row of one run on the logarithm of its rate of work, shape (rows,)."""
     if not len(run.steps):
         return np.empty(0)
     steps = run.steps.take(np.concatenate([selection.rows for selection in _selected(run)]))

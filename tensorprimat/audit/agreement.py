@@ -189,15 +189,11 @@ def _with_rates(result: Result, work: str) -> Result:
             notices.append(say("rate_rescoped", scope=scopes[fitting[0]]))
         else:
             steps = steps.without(name)
-            notices.append(
-                say("rate_contradicted", unknown=_UNEXPLAINED if claimed else "the number of GPUs is unknown")
-            )
+            why = _UNEXPLAINED if claimed else "the number of GPUs is unknown"
+            notices.append(say("rate_contradicted", unknown=why))
     is_decided = bool(notices) or (is_timed and _is_known(amount))
-    known = [
-        one
-        for one in result.remarks
-        if not (is_decided and one.code == "rate_of_all_assumed" and one.field == f"{work}_per_second")
-    ]
+    settled = ("rate_of_all_assumed", f"{work}_per_second") if is_decided else ()
+    known = [one for one in result.remarks if (one.code, one.field) != settled]
     return result.changed(steps=steps, warnings=(*known, *notices))
 
 
@@ -209,8 +205,7 @@ def _without_the_odd(result: Result, work: str, *, is_work_stated: bool) -> Resu
     """
     config, steps = result.training_config, result.steps
     levels, near = _levels(result, work)
-    first = next(iter(levels), "")
-    is_timed = first == _TIME
+    is_timed = (first := next(iter(levels), "")) == _TIME
     if is_timed and is_work_stated:
         return result
     off = {name: level / levels[first] - 1 for name, level in levels.items()}
@@ -299,9 +294,7 @@ def _levels(result: Result, work: str) -> tuple[dict[str, float], float]:
     announced = announced_before(line, index, result.evidence)
     is_alone = (announced == 0) & (interrupted == 0)  # a rate may hold what the row's time leaves out
     known = {name: of_rows for name, rate in rates.items() if _is_known(of_rows := np.where(is_alone, rate, np.nan))}
-    if len(known) < 2:
-        return {}, 0.0
-    first = next(iter(known.values()))
+    first = next(iter(known.values()), np.empty(0))
     ratios = {name: of_rows for name, rate in known.items() if len(of_rows := finite(rate / first))}
     near = tolerance(result) + sum(error_of_mean(one, unit_of_values(one)) for one in map(finite, known.values()))
     return {name: median(finite(first)) * median(of_rows) for name, of_rows in ratios.items()}, near
@@ -343,9 +336,7 @@ def _work_of(result: Result, work: str, batch: int | None = None) -> FloatArray:
     if work == "tokens" and work in seen:
         return steps.column(work)
     samples = steps.column("samples") if "samples" in seen or not batch else np.full(len(steps), float(batch))
-    if work == "samples":
-        return samples
-    return samples * (result.training_config.sequence_length or np.nan)
+    return samples if work == "samples" else samples * (result.training_config.sequence_length or np.nan)
 
 
 def _counts_over_clocks(result: Result, work: str, amount: FloatArray) -> list[tuple[float, str, float]]:

@@ -10,6 +10,14 @@ import numpy as np
 
 from tensorprimat.audit import reported
 from tensorprimat.core import quantities
+from tensorprimat.core.device_terms import (
+    COUNTED_ENERGY,
+    LEAST_ADDED_UP,
+    LEAST_KNOWN,
+    ROWS_OF_POWER,
+    known_share,
+    power_figures,
+)
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.quantities import (
@@ -20,20 +28,7 @@ from tensorprimat.core.quantities import (
 from tensorprimat.core.result import POWER_CAP, Result
 from tensorprimat.core.steady import Selection, find_outliers, median
 from tensorprimat.core.steps import INTERRUPTIONS, finite
-from tensorprimat.core.terms import (
-    COUNTED_ENERGY,
-    LEAST_ADDED_UP,
-    LEAST_KNOWN,
-    LEVEL_NAMES,
-    POWER_COLUMN,
-    RATES,
-    ROWS_OF_POWER,
-    combined,
-    known_share,
-    power_figures,
-    token_range,
-    usable_rate,
-)
+from tensorprimat.core.terms import LEVEL_NAMES, POWER_COLUMN, RATES, combined, token_range, usable_rate
 from tensorprimat.facts import catalogue
 
 NAMED_OUTLIERS = 3  # the slowest; a list of fifty is of no use

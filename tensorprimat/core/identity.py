@@ -160,11 +160,6 @@ def _spelled_out(values: Mapping[str, str], between: str) -> str | None:
     return ", ".join(f"{name}{between}{value}" for name, value in sorted(values.items())) or None
 
 
-def _watts(result: Result) -> str | None:
-    limit = result.gpu_info.power_limit_watts
-    return None if limit is None else stated_watts(limit)
-
-
 def _megatron(result: Result) -> bool:
     """Return True if the framework pads vocabularies and fuses kernels by option."""
     return any(word in (result.training_config.framework or "").lower() for word in ("megatron", "nemo", "primus"))
@@ -207,7 +202,8 @@ FIELDS: tuple[Field, ...] = (
     _fact("environment", "environment variables", "context",
           lambda result: _spelled_out(result.training_config.environment, "=")),
     _fact("timing", "step times", "context", lambda result: result.provenance.timing),
-    _fact("power_limit_watts", "power limit", "context", _watts),
+    _fact("power_limit_watts", "power limit", "context",
+          lambda result: (watts := result.gpu_info.power_limit_watts) and stated_watts(watts)),
 )  # fmt: skip
 BY_KEY = {field.key: field for field in FIELDS}
 
@@ -237,9 +233,7 @@ def _derive(values: dict[str, str | None], config: TrainingConfig) -> None:
         values["gradient_accumulation_steps"] = str(batch)
 
 
-_DEVICE = Field(
-    key="device", label="device", weight="configuration", read=lambda result: _text(result.gpu_info.device_name)
-)
+_DEVICE = _fact("device", "device", "configuration", lambda result: result.gpu_info.device_name)
 """Not a field of fairness, which compares devices, but always one of identity."""
 
 

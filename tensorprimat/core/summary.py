@@ -17,12 +17,13 @@ from tensorprimat.audit import agreement, verdict
 from tensorprimat.audit.checks import derived_notices
 from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core import terms
+from tensorprimat.core.device_terms import ROWS_OF_POWER, memory_figures, power_figures
 from tensorprimat.core.notices import REMARK, Notice
 from tensorprimat.core.provenance import Source
 from tensorprimat.core.result import MEMORY_KINDS, MemoryMetrics, PerformanceMetrics, PowerMetrics, Result, Run
 from tensorprimat.core.steady import Selection, Steady, median, warm_up_rows, within_half
 from tensorprimat.core.steps import FloatArray, Steps, chosen, distinct, finite
-from tensorprimat.core.terms import RATES, ROWS_OF_POWER, Term, usable_rate
+from tensorprimat.core.terms import RATES, Term, usable_rate
 from tensorprimat.core.warmup import find_warmup
 
 SAME_LEVEL = 0.1  # of step times: resumed trainings differ by less, unless they run on other hardware
@@ -369,8 +370,8 @@ def _terms(
     )
     return {
         "performance_metrics": agreement.without_disputed(result, figures),
-        "memory_metrics": terms.memory_figures(trained, measured),
-        "power_metrics": terms.power_figures(measured),
+        "memory_metrics": memory_figures(trained, measured),
+        "power_metrics": power_figures(measured),
         "reported": terms.reported(measured if len(measured) else trained),
         "runs": {} if loss is None else {"final_loss": loss},
     }

@@ -12,11 +12,10 @@ from functools import cache
 import numpy as np
 
 from tensorprimat.core.figures import Figure, Input
-from tensorprimat.core.quantities import count, counted, digits_of, fixed, listed, precise, spelled_metric
-from tensorprimat.core.result import MEMORY_KINDS, TrainingConfig
+from tensorprimat.core.quantities import count, counted, digits_of, precise, spelled_metric
+from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps, distinct, finite
-from tensorprimat.core.units import GB
 
 PRINTED = "reported_"
 """Beginning of the names of columns that hold what a framework printed."""
@@ -29,7 +28,6 @@ WORK_OF_RATES = {
 """Column of a rate → column of the work that it divides to give a time, and True if this needs the number of GPUs."""
 RATES = tuple(WORK_OF_RATES)
 POWER_COLUMN = "power_watts_per_gpu"
-COUNTED_ENERGY = "energy_joules_per_gpu"
 LEVEL_NAMES = {POWER_COLUMN: "power", "clock_hertz": "clock", "temperature_celsius": "temperature"}
 """Columns that state a level during a row, not work per second, with their names in messages."""
 FEW_LINES = 5  # are named one by one
@@ -47,7 +45,7 @@ class Term(Figure):
     """The step times of the rows are added up for this figure."""
 
 
-def _term(
+def term_of(
     value: float,
     formula: str,
     put_in: str,
@@ -69,7 +67,7 @@ def _term(
 
 def _counted_steps(steps: int, rows: str, remark: str) -> Term:
     put_in = f"{counted(steps, 'step')}{remark}"
-    return _term(steps, f"Σ steps covered, over {rows}", put_in, ("Σ steps covered", steps, "steps"))
+    return term_of(steps, f"Σ steps covered, over {rows}", put_in, ("Σ steps covered", steps, "steps"))
 
 
 _UNITS = {
@@ -141,9 +139,9 @@ def over_rates(config: TrainingConfig, measured: Steps, known: Mapping[str, Term
         if work and rate in known:
             of_work, of_rate = (name, float(work), unit), (rate, known[rate].value, unit_of(rate))
             put_in = f"{precise(work)} {unit} / {precise(known[rate].value)} {unit_of(rate)}"
-            mean = _term(float(work) / known[rate].value, f"{name} / {rate}", put_in, of_work, of_rate)
+            mean = term_of(float(work) / known[rate].value, f"{name} / {rate}", put_in, of_work, of_rate)
             of_mean = ("avg_step_time_seconds", mean.value, "s")
-            per_second = _term(1 / mean.value, "1 / avg_step_time_seconds", f"1 / {precise(mean.value)} s", of_mean)
+            per_second = term_of(1 / mean.value, "1 / avg_step_time_seconds", f"1 / {precise(mean.value)} s", of_mean)
             return {"avg_step_time_seconds": mean, "steps_per_second": per_second}
     return {}
 
@@ -160,7 +158,7 @@ def _tokens_per_step(measured: Steps) -> Term | None:
     if ends := _range_of(tokens):
         put_in += f", the mean of rows of {' to '.join(map(count, ends))} tokens a step"
     inputs = (("Σ tokens", work, "tokens"), ("steps", steps, ""))
-    return _term(work / steps, "Σ tokens / steps", put_in, *inputs) if work else None
+    return term_of(work / steps, "Σ tokens / steps", put_in, *inputs) if work else None
 
 
 def token_range(steps: Steps) -> tuple[float, float] | None:
@@ -188,7 +186,7 @@ def _totals(steps: Steps) -> dict[str, Term | None]:
 def _whole_time(time: float, rows: str, counted_rows: str) -> Term:
     amount = "Σ seconds × steps covered"
     put_in = f"{precise(time)} s, {counted_rows}"
-    return _term(time, f"{amount}, over {rows}", put_in, (amount, time, "s"), sums_seconds=True)
+    return term_of(time, f"{amount}, over {rows}", put_in, (amount, time, "s"), sums_seconds=True)
 
 
 def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> dict[str, Term | None]:
@@ -203,7 +201,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     found: dict[str, Term | None] = {
         "measured_time_seconds": _whole_time(time, "the measured rows", counted(len(times), "row")),
         "avg_step_time_seconds": mean,
-        "steps_per_second": _term(1 / mean.value, "1 / avg_step_time_seconds", put_in, of_mean),
+        "steps_per_second": term_of(1 / mean.value, "1 / avg_step_time_seconds", put_in, of_mean),
     }
     picks = (("median", "middle", median(times)), ("min", "shortest", times.min()), ("max", "longest", times.max()))
     for name, word, value in picks:
@@ -215,14 +213,14 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
         put_in = f"{precise(deviation.value)} s / {precise(mean.value)} s"
         formula = "std_step_time_seconds / avg_step_time_seconds"
         of_deviation = ("std_step_time_seconds", deviation.value, "s")
-        found["cv_step_time"] = _term(deviation.value / mean.value, formula, put_in, of_deviation, of_mean)
+        found["cv_step_time"] = term_of(deviation.value / mean.value, formula, put_in, of_deviation, of_mean)
     return found
 
 
 def _deviation(times: FloatArray) -> Term:
     """Return the sample standard deviation of the step times of rows, shape (rows,)."""
     squares, rows = float(((times - times.mean()) ** 2).sum()), len(times)
-    return _term(
+    return term_of(
         float(np.std(times, ddof=1)),
         "standard deviation of the measured rows' step times: √(Σ (seconds − mean)² / (rows − 1))",
         f"√({precise(squares)} s² / {rows - 1}), {counted(rows, 'row')}",
@@ -236,116 +234,7 @@ def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: f
     put_in = f"{precise(value)} s, {measured.place(row)}"
     if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
         put_in += f": {made.put_in}"
-    return _term(value, formula, put_in, (formula, value, "s"))
-
-
-def memory_figures(steps: Steps, measured: Steps) -> dict[str, Term]:
-    """Return the average over measured rows and the peak over all rows (the first step may contain it), by kind.
-
-    steps: the rows of the measured trainings.
-    """
-    found, seen = {}, steps.seen
-    for kind in MEMORY_KINDS:
-        names = [name for name in (f"{kind}_bytes", f"{kind}_peak_bytes") if name in seen]
-        used = f"{kind}_bytes"
-        if used in names and len(in_use := finite(measured.column(used))):
-            mean, name = float(in_use.mean()), f"mean of {used} over the measured rows"
-            put_in = f"{count(mean)} bytes / 10**9, mean of {counted(len(in_use), 'row')}"
-            found[f"avg_{kind}_gb"] = _term(mean / GB, f"{name} / 10**9", put_in, (name, mean, "bytes"))
-        columns = {name: float(np.fmax.reduce(steps.column(name), initial=-np.inf)) for name in names}
-        if not columns or not np.isfinite(highest := max(columns.values())):
-            continue
-        name = max(columns, key=columns.__getitem__)
-        row = int(np.nanargmax(steps.column(name)))
-        put_in, largest = f"{count(highest)} bytes / 10**9, {steps.place(row)}", f"largest of {listed(names)}"
-        found[f"peak_{kind}_gb"] = _term(highest / GB, f"{largest} / 10**9", put_in, (largest, highest, "bytes"))
-    return found
-
-
-ROWS_OF_POWER = {
-    "avg_power_watts_per_gpu": (POWER_COLUMN,),
-    "energy_joules_per_gpu": (POWER_COLUMN, COUNTED_ENERGY),
-    "sampled_energy_joules_per_gpu": (POWER_COLUMN, COUNTED_ENERGY),
-    "avg_clock_hertz": ("clock_hertz",),
-    "avg_temperature_celsius": ("temperature_celsius",),
-    "max_temperature_celsius": ("temperature_celsius",),
-    "throttled_seconds": ("throttled_seconds",),
-    "slowdown_seconds": ("slowdown_seconds",),
-}
-"""Field of PowerMetrics → the columns of steps from which it is computed."""
-LEAST_KNOWN = 0.5
-"""Least share of the measured time whose rows state a level (power, clock, temperature) for a mean of it: a mean over a
-minority may be of an idle moment or of a peak."""
-LEAST_ADDED_UP = 0.9
-"""The same for energy from sampled power, which counts the other rows at the mean: if their power differs from it by a
-fifth, the energy is wrong by 2 %."""
-
-
-def known_share(measured: Steps, name: str) -> float:
-    """Return the share of the measured time in rows that state a level; of the steps, unless all rows have times."""
-    covers, seconds, levels = measured.columns("covers", "seconds", name)
-    weights = seconds * covers if np.isfinite(seconds).all() else covers.astype(np.float64)
-    whole = float(weights.sum())
-    return float(weights[_states(levels, covers)].sum()) / whole if whole else 0.0
-
-
-def _states(values: np.ndarray, covers: np.ndarray) -> np.ndarray:
-    """Return True for each row that states a printed rate or a level above 0; shape (rows,)."""
-    states: np.ndarray = np.isfinite(values) & (values > 0) & (covers > 0)
-    return states
-
-
-def _level(measured: Steps, name: str) -> Term | None:
-    """Return the mean of a level over the rows that state it; None if they are less than LEAST_KNOWN of the time."""
-    return combined(measured, name) if measured.has(name) and known_share(measured, name) >= LEAST_KNOWN else None
-
-
-def power_figures(measured: Steps) -> dict[str, Term]:
-    """Return mean power and energy of a GPU over the measured rows, as far as enough rows state them.
-
-    A mean of power, clock or temperature is that over the rows that state it. It needs LEAST_KNOWN of the measured
-    time, energy from sampled power LEAST_ADDED_UP, and a sum of a counter's values every row.
-    """
-    if not {name for columns in ROWS_OF_POWER.values() for name in columns} & {*measured.seen}:
-        return {}
-    drawn = _level(measured, POWER_COLUMN)  # watts × seconds are joules: the same ratio of sums
-    joules, time = _whole(measured, COUNTED_ENERGY), measured.total_seconds()
-    found = {} if drawn is None else {"avg_power_watts_per_gpu": drawn}
-    sampled = None
-    if drawn is not None and time and known_share(measured, POWER_COLUMN) >= LEAST_ADDED_UP:
-        put_in = f"{precise(drawn.value)} W × {precise(time)} s"
-        of_power, of_time = ("mean power", drawn.value, "W"), ("seconds of the measured rows", time, "s")
-        sampled = _term(drawn.value * time, "mean power × seconds of the measured rows", put_in, of_power, of_time)
-    if joules is not None:
-        found[COUNTED_ENERGY] = _amount(measured, joules, "joules", "J")
-    if sampled is not None:
-        found[COUNTED_ENERGY if joules is None else "sampled_energy_joules_per_gpu"] = sampled
-    if (clock := _level(measured, "clock_hertz")) is not None:
-        found["avg_clock_hertz"] = clock
-    if (mean := _level(measured, "temperature_celsius")) is not None:
-        found["avg_temperature_celsius"] = mean
-        hottest, name = float(np.nanmax(measured.column("temperature_celsius"))), "highest mean of a measured step"
-        put_in = f"{fixed(hottest, 1)} °C, {counted(len(measured), 'row')}"
-        highest = _term(hottest, f"{name}, of the hottest GPU", put_in, (name, hottest, "°C"))
-        found["max_temperature_celsius"] = highest
-    for name in ("throttled_seconds", "slowdown_seconds"):
-        if (held := _whole(measured, name)) is not None:
-            found[name] = _amount(measured, held, name.replace("_", " "), "s")
-    return found
-
-
-def _amount(measured: Steps, amount: float, of: str, unit: str) -> Term:
-    """Return an amount per step, added up over the measured rows."""
-    name = f"Σ {of} per step × steps covered"
-    put_in = f"{precise(amount)} {unit}, {counted(len(measured), 'row')}"
-    return _term(amount, f"{name}, over the measured rows", put_in, (name, amount, unit))
-
-
-def _whole(measured: Steps, name: str) -> float | None:
-    """Return the sum of an amount per step over the rows; None where a row lacks it: a part is not the sum."""
-    amount, covers = measured.columns(name, "covers")
-    amounts = amount * covers
-    return float(amounts.sum()) if len(amounts) and np.isfinite(amounts).all() else None
+    return term_of(value, formula, put_in, (formula, value, "s"))
 
 
 def reported(measured: Steps) -> dict[str, Term]:
@@ -364,7 +253,7 @@ def final_loss(steps: Steps) -> Term | None:
         return None
     value, name = float(losses[known[-1]]), "loss of the last row that has one"
     put_in = f"{precise(value)}, {steps.place(int(known[-1]))}"
-    return _term(value, f"{name}, of all rows", put_in, (name, value, ""))
+    return term_of(value, f"{name}, of all rows", put_in, (name, value, ""))
 
 
 def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
@@ -410,7 +299,7 @@ def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None
             parts = [("sequences of a step", batch, "sequences"), *of_sequence, *parts]
     put_in = f"{work_done} / {precise(time)} s"
     sums = ((f"Σ {unit}", work, unit), ("Σ seconds", time, "s"))
-    return _term(work / time, f"Σ {unit} / Σ seconds", put_in, *sums, parts=parts, sums_seconds=True)
+    return term_of(work / time, f"Σ {unit} / Σ seconds", put_in, *sums, parts=parts, sums_seconds=True)
 
 
 def combined(steps: Steps, name: str) -> Term | None:
@@ -421,7 +310,7 @@ def combined(steps: Steps, name: str) -> Term | None:
     """
     if not steps.has(name):
         return None
-    usable = _states(*steps.columns(name, "covers"))
+    usable = stated_rows(*steps.columns(name, "covers"))
     if not usable.any():
         return None
     rate, covers, seconds = steps.columns(name, "covers", "seconds", rows=usable)
@@ -439,7 +328,7 @@ def combined(steps: Steps, name: str) -> Term | None:
         how, sums, shown = f"work (of a row: {unit})", ("Σ work", "Σ (work / rate)"), (_UNIT_OF_WORK.get(unit, ""), "")
     numbers = " / ".join(f"{precise(v)} {u}".rstrip() for v, u in zip((above, below), shown, strict=True))
     of_rows = _range(name, rate)
-    return _term(
+    return term_of(
         above / below,
         f"{name} combined by {how}: {' / '.join(sums)}",
         f"{of_rows}: {numbers}",
@@ -453,6 +342,12 @@ def combined(steps: Steps, name: str) -> Term | None:
         printed=of_rows if name.startswith(PRINTED) else None,
         sums_seconds=is_timed,
     )
+
+
+def stated_rows(values: np.ndarray, covers: np.ndarray) -> np.ndarray:
+    """Return True for each row that states a printed rate or a level above 0; shape (rows,)."""
+    states: np.ndarray = np.isfinite(values) & (values > 0) & (covers > 0)
+    return states
 
 
 def usable_rate(steps: Steps, name: str) -> FloatArray:
@@ -499,7 +394,7 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
         return None
     if timer in RATES and (rate := combined(measured, timer)):
         return _seconds_of_rate(time / steps, rate, timer, config.num_gpus)
-    return _term(
+    return term_of(
         time / steps,
         "Σ seconds / steps, over the measured rows",
         f"{precise(time)} s / {counted(steps, 'step')}",
@@ -514,7 +409,7 @@ def _seconds_of_rate(seconds: float, rate: Term, timer: str, gpus: int | None) -
     unit, per_gpu = WORK_OF_RATES[timer]
     divided = per_gpu and bool(gpus)
     work = seconds * rate.value * (gpus or 1 if divided else 1)
-    return _term(
+    return term_of(
         seconds,
         f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints an exact time",
         f"{precise(work)} {unit}{f' / {gpus} GPUs' if divided else ''} / {precise(rate.value)} ({rate.printed})",
