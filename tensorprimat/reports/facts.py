@@ -14,6 +14,7 @@ from tensorprimat.analysis.explanations import measured_lines
 from tensorprimat.analysis.records import Comparison, Side
 from tensorprimat.core import quantities, settings
 from tensorprimat.core.figures import STEP_FIGURES, Definition
+from tensorprimat.core.result import MEMORY_KINDS
 from tensorprimat.core.settings import Kind, Setting
 from tensorprimat.reports import formatting
 from tensorprimat.reports.tables import UNMEASURED_CELL, Table, TableCell, headed
@@ -105,6 +106,45 @@ def source_of_figure(side: Side, section: str, field: str, of: str) -> str:
     """
     known = side.figures.get(section, {}).get(field)
     return source_of(side) if known and known.is_stated else f"{of}; {source_of(side)}"
+
+
+def peak_memory_cell(side: Side, kinds: Sequence[tuple[str, str]]) -> TableCell:
+    """Return the peak of the first of the kinds that the side has, else that of the host."""
+    for kind, title in kinds:
+        peak = peak_memory(side, kind)
+        if peak is not None:
+            field = f"peak_{kind}_gb"
+            of = f"highest {title} memory of any logged step, maximum over ranks"
+            source = source_of_figure(side, "memory_metrics", field, of)
+            terms = formula_lines(side, "memory_metrics", field)
+            return TableCell(text=f"{quantities.gigabytes(peak)} {title}", value=peak, source=source, terms=terms)
+    host = side.result.host_memory_peak_gb
+    if host is not None:
+        source = f"highest resident memory of a training process; {source_of(side)}"
+        return TableCell(text=f"{quantities.gigabytes(host)} host", value=host, source=source)
+    return UNMEASURED_CELL
+
+
+def memory_in_common(sides: Sequence[Side]) -> list[tuple[str, str]]:
+    """Return the kinds of memory that all sides with device memory have, with their titles."""
+    known = [side for side in sides if side.result.memory_metrics is not None]
+    in_all = (kind for kind in MEMORY_KINDS if known and all(peak_memory(one, kind) is not None for one in known))
+    return [(kind, MEMORY_KINDS[kind]) for kind in in_all]
+
+
+def unlike_memory(sides: Sequence[Side]) -> str | None:
+    """Return the peaks of sides that have no kind of memory in common, as a sentence below the table."""
+    sides_of: dict[str, list[str]] = {}
+    for side in sides:
+        peaks = [
+            f"{quantities.gigabytes(peak)} {title}"
+            for kind, title in MEMORY_KINDS.items()
+            if (peak := peak_memory(side, kind)) is not None
+        ]
+        if peaks:
+            sides_of.setdefault(quantities.listed(peaks), []).append(side.label)
+    each = "; ".join(f"{quantities.listed(labels)}: {peaks}" for peaks, labels in sides_of.items())
+    return f"Peak memory of different kinds cannot be compared. {each}." if each else None
 
 
 def _gpu_info(label: str, field: str, form: Callable[[Any], str] = str) -> SideRow:

@@ -12,10 +12,10 @@ from tensorprimat.analysis.rates import TIME_TO_TRAIN
 from tensorprimat.analysis.records import Comparison, Estimate, Pair, Ratio, Side
 from tensorprimat.analysis.stats import MOST_PLANNED_RUNS
 from tensorprimat.core import quantities
-from tensorprimat.core.result import MEMORY_KINDS, POWER_CAP
+from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.summary import terms_of_runs
 from tensorprimat.reports import efficiency, facts, formatting
-from tensorprimat.reports.facts import basis_of, formula_lines, peak_memory, source_of, source_of_figure
+from tensorprimat.reports.facts import basis_of, formula_lines, memory_in_common, peak_memory_cell, unlike_memory
 from tensorprimat.reports.published import published
 from tensorprimat.reports.tables import Table, TableCell, TableRow, figure_cell, headed, table_of, text_cell
 
@@ -24,45 +24,6 @@ Section = Callable[[Comparison], Table]
 
 MOST_RUNS = 200  # rows of the table of runs: a document is for reading
 ALL_THE_TIME = 0.95  # of the measured time: a limit for as long is called one without its share
-
-
-def _peak_memory_cell(side: Side, kinds: Sequence[tuple[str, str]]) -> TableCell:
-    """Return the peak of the first of the kinds that the side has, else that of the host."""
-    for kind, title in kinds:
-        peak = peak_memory(side, kind)
-        if peak is not None:
-            field = f"peak_{kind}_gb"
-            of = f"highest {title} memory of any logged step, maximum over ranks"
-            source = source_of_figure(side, "memory_metrics", field, of)
-            terms = formula_lines(side, "memory_metrics", field)
-            return TableCell(text=f"{quantities.gigabytes(peak)} {title}", value=peak, source=source, terms=terms)
-    host = side.result.host_memory_peak_gb
-    if host is not None:
-        source = f"highest resident memory of a training process; {source_of(side)}"
-        return TableCell(text=f"{quantities.gigabytes(host)} host", value=host, source=source)
-    return text_cell(None)
-
-
-def _memory_in_common(sides: Sequence[Side]) -> list[tuple[str, str]]:
-    """Return the kinds of memory that all sides with device memory have, with their titles."""
-    known = [side for side in sides if side.result.memory_metrics is not None]
-    in_all = (kind for kind in MEMORY_KINDS if known and all(peak_memory(one, kind) is not None for one in known))
-    return [(kind, MEMORY_KINDS[kind]) for kind in in_all]
-
-
-def _unlike_memory(sides: Sequence[Side]) -> str | None:
-    """Return the peaks of sides that have no kind of memory in common, as a sentence below the table."""
-    sides_of: dict[str, list[str]] = {}
-    for side in sides:
-        peaks = [
-            f"{quantities.gigabytes(peak)} {title}"
-            for kind, title in MEMORY_KINDS.items()
-            if (peak := peak_memory(side, kind)) is not None
-        ]
-        if peaks:
-            sides_of.setdefault(quantities.listed(peaks), []).append(side.label)
-    each = "; ".join(f"{quantities.listed(labels)}: {peaks}" for peaks, labels in sides_of.items())
-    return f"Peak memory of different kinds cannot be compared. {each}." if each else None
 
 
 def _power_and_clock(side: Side) -> str | None:
@@ -128,8 +89,8 @@ def results(sides: Sequence[Side], *, short: bool = False) -> Table:
     known = any(side.tokens_per_second_per_gpu.value or side.tokens_per_second.value for side in sides)
     by_samples = not known and any(side.result.performance_metrics.samples_per_second for side in sides)
     step_time = quantities.seconds_together(side.step_time_seconds.value for side in sides)
-    kinds = _memory_in_common(sides)
-    peaks = [_peak_memory_cell(side, kinds) for side in sides]
+    kinds = memory_in_common(sides)
+    peaks = [peak_memory_cell(side, kinds) for side in sides]
     states = list(map(_power_and_clock, sides))
     has_peaks, has_costs = any(peak.value for peak in peaks), _have_costs(sides)
     has_mfu = any(side.metrics["mfu"].value is not None for side in sides)
@@ -156,7 +117,7 @@ def results(sides: Sequence[Side], *, short: bool = False) -> Table:
         measured = side.result.performance_metrics.measured_steps
         rows.append({**row, "Runs × steps": TableCell(text=_runs(side), value=measured)})
     words = ("Side", "Model", "Device", "Power; clock")
-    notes = (None if kinds else _unlike_memory(sides), _listed_price(sides) if has_costs else None)
+    notes = (None if kinds else unlike_memory(sides), _listed_price(sides) if has_costs else None)
     return table_of("results", "Results", rows, words=words, note=" ".join(filter(None, notes)) or None)
 
 
