@@ -14,7 +14,7 @@ from tensorprimat.analysis.impossible import impossible
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.metrics import calculate_metrics
 from tensorprimat.analysis.rates import NORMALISED_BY, TIME_TO_TRAIN
-from tensorprimat.core.identity import FIELDS, signature
+from tensorprimat.core.identity import FIELDS, signature, values_of_fields
 from tensorprimat.core.result import Model, ModelShape, Reported
 from tensorprimat.models import flops, presets
 from tensorprimat.models.shape_parts import Experts, LatentAttention
@@ -103,6 +103,11 @@ def test_settings_that_follow_from_others_count_as_stated():
     stated = changed(result("h100"), data_parallel_size=8, gradient_accumulation_steps=16)
     assert judge(stated, result("mi300x")).verdict == "identical"
     assert judge(changed(stated, gradient_accumulation_steps=4), result("mi300x")).verdict == "same_work"
+
+
+def test_devices_that_do_not_divide_into_replicas_imply_no_data_parallel_size():
+    uneven = changed(result("h100"), tensor_model_parallel_size=3, num_gpus=8, data_parallel_size=None)
+    assert values_of_fields((uneven,))["data_parallel_size"] == (None,)
 
 
 def test_another_global_batch_is_the_same_work_per_token_with_its_caveat():
