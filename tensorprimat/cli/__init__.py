@@ -218,19 +218,6 @@ def _lines() -> Iterator[str]:
             yield f"{'':<13}(earlier: {', '.join(replaced)})"
 
 
-def _options_of(command: Any, name: str) -> Callable[[str], str]:
-    """Return the function that gives the current spelling of a typed option: it replaces underscores and old names, and
-    accepts --output for --output-dir."""
-    taken = {parameter.replace("_", "-") for parameter in inspect.signature(command).parameters}
-
-    def normalise(typed: str) -> str:
-        option = earlier.option_of(name, typed)
-        other = earlier.EVERYWHERE.get(option)
-        return other if other in taken and option not in taken else option
-
-    return normalise
-
-
 def _contradiction(command: Any, arguments: Iterable[str]) -> tuple[str, str] | None:
     """Return a switch and its opposite if both were typed; the parser would use the last."""
     typed = set(arguments)
@@ -307,7 +294,7 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
     settings = {
         "help_option_names": ["-h", "--help"],
         "default_map": dict(defaults),
-        "token_normalize_func": _options_of(command, name),
+        "token_normalize_func": earlier.spelling_of(name, inspect.signature(command).parameters),
     }
     app.command(name, context_settings=settings)(command)
     parser = _without_types(typer.main.get_command(app))

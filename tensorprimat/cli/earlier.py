@@ -5,7 +5,7 @@ docs/how-to/earlier-scripts.md lists the same for users. Underscores in long opt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 EARLIER_COMMANDS: Mapping[str, tuple[str, ...]] = {
     "run": ("benchmark",),
@@ -109,6 +109,22 @@ def option_of(command: str, name: str) -> str:
     """
     name = name.replace("_", "-")
     return OPTIONS.get(command, {}).get(name, name)
+
+
+def spelling_of(command: str, parameters: Collection[str]) -> Callable[[str], str]:
+    """Return the function that gives today's spelling of a typed option: it replaces underscores and old names, and
+    accepts --output for --output-dir.
+
+    parameters: those that the command takes.
+    """
+    taken = {parameter.replace("_", "-") for parameter in parameters}
+
+    def normalise(typed: str) -> str:
+        option = option_of(command, typed)
+        other = EVERYWHERE.get(option)
+        return other if other in taken and option not in taken else option
+
+    return normalise
 
 
 def arguments_of(command: str, arguments: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from tensorprimat.core.quantities import alternatives
@@ -56,7 +57,7 @@ class Option:
     in_ab: bool = True
     """True if it may differ between the two configurations of --ab."""
 
-    @property
+    @cached_property
     def parameter(self) -> str:
         """Return the parameter of the command: the flag as an identifier."""
         return self.flag.partition("/")[0].removeprefix("--").replace("-", "_")
