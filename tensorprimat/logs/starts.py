@@ -56,7 +56,7 @@ class StartMark(NamedTuple):
     rest: bytes = b""
     """Rest of the line after the text."""
     rank: int | None = None
-    """Rank that wrote the line, where its prefix says so."""
+    """Rank that wrote the line, where its prefix says so; of kinds that each rank prints."""
 
 
 class Cut(NamedTuple):
@@ -288,7 +288,7 @@ def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
     """
     counts: dict[tuple[bytes, bytes], Counter[int]] = {}
     for mark in marks:
-        if mark.rank is not None and mark.kind in ("start", "prelude", "foreign"):
+        if mark.rank is not None:
             times = counts.setdefault((mark.text, mark.rest), Counter())
             most = max(times.values(), default=0)
             times[mark.rank] += 1
@@ -330,6 +330,7 @@ class _OtherRows:
         return other.detect(self._window[1]) > 0
 
 
+_PRINTED_BY_EACH_RANK = ("start", "prelude", "foreign")
 MARK_BYTES = 300  # of a line, from the place at which a mark begins
 
 
@@ -350,9 +351,11 @@ def _marks_in(
         _, begins, prefix = before.rpartition(b"\n")
         end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may contain a hundred thousand marks
         rest = block[at + len(text) : end if end >= 0 else at + MARK_BYTES].strip()
+        kind = kinds.get(text, "own" if text in own else "row")
         is_whole = prefix and (begins or at < MARK_BYTES)
-        rank = prefixes.split(prefix.decode("utf-8", "replace"))[0].rank if is_whole else None
-        yield StartMark(number, text, kinds.get(text, "own" if text in own else "row"), rest, rank)
+        is_ranked = is_whole and kind in _PRINTED_BY_EACH_RANK
+        rank = prefixes.split(prefix.decode("utf-8", "replace"))[0].rank if is_ranked else None
+        yield StartMark(number, text, kind, rest, rank)
 
 
 def _literals(format: Format) -> dict[bytes, str]:
