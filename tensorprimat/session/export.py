@@ -11,6 +11,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -61,6 +62,8 @@ def write_store(
     schemas = {name: _schema(pyarrow, columns) for name, columns in TABLES.items()}
     left_out: list[str] = []
     written = dict.fromkeys(TABLES, 0)
+    batches = _batches(watch(read_results(places, left_out, whole=True)))
+    first = list(islice(batches, 1))  # what is refused is refused before a folder is made
 
     def fill(files: Mapping[str, IO[bytes]]) -> None:
         import pyarrow.parquet
@@ -70,7 +73,7 @@ def write_store(
                 name: opened.enter_context(pyarrow.parquet.ParquetWriter(file, schemas[name], compression="zstd"))
                 for name, file in files.items()
             }
-            for batch in _batches(watch(read_results(places, left_out, whole=True))):
+            for batch in chain(first, batches):
                 tables = {
                     "results": pyarrow.Table.from_pylist(batch.rows, schema=schemas["results"]),
                     "runs": pyarrow.Table.from_pylist(batch.runs, schema=schemas["runs"]),

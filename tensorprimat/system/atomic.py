@@ -31,7 +31,6 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
             error.filename = str(path)  # a device that is full does not say its name
             raise
         return
-    made = [place for place in path.parents if not os.path.exists(place)]
     path.parent.mkdir(parents=True, exist_ok=True)
     processes.sweep_once(path.parent)
     stem = os.fsencode(path.name)[:LONGEST_STEM_BYTES].decode(errors="ignore")
@@ -46,9 +45,6 @@ def write_atomically(path: Path, content: str | bytes | Callable[[IO[bytes]], No
         os.replace(temporary, path)
     except BaseException as error:  # Ctrl-C too: no half-written file stays behind, and the error goes on
         temporary.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # another file was written meanwhile
-            for place in made:
-                place.rmdir()
         if isinstance(error, OSError) and (error.filename is None or str(error.filename).startswith("/proc/")):
             error.filename = str(path)  # a full disk does not say which file
         raise
