@@ -183,6 +183,7 @@ def test_the_batch_of_megatron_deepspeed_is_that_of_its_rows_while_it_ramps_up(t
         events.log(12 * row, 0.5 * row, {"lm-loss-training/lm loss vs samples": 9.5 - row / 100})
     result = logs.read(events.close())
     assert result.training_config.global_batch_size == 12
+    assert "batch_of_rows" in [notice.code for notice in result.remarks]
     assert result.performance_metrics.tokens_per_second == pytest.approx(12 * 4096 / 0.5)
 
 

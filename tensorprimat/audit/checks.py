@@ -40,7 +40,7 @@ STEADY_SECONDS = 10.0
 """A clock fell if its mean over the last third of a run is 5 % below that over the first. An H100 at its power cap
 (nvidia-smi, 2026-11-27) had means over 10 s that differ by 1.7 % (standard deviation) and fall by at most 2.1 %, but
 over 2 s by 4.3 % and at most 8.2 %, so less time allows more: by the root of the time."""
-FEWEST_FASTER, FASTER = 3, 0.75  # rows, and their time over that of a measured one: no warm-up makes steps slower
+FEWEST_FASTER, FASTER = 3, 0.75  # rows of a doubtful warm-up, and their time over a measured row's
 MOST_IMPROBABLE = 9  # tokens; no language model is trained on sequences shorter than that
 
 

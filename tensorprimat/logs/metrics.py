@@ -21,6 +21,7 @@ from tensorprimat.audit.agreement import PER_GPU
 from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
+from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
 from tensorprimat.core.terms import combined
 from tensorprimat.logs import (
@@ -55,7 +56,7 @@ from tensorprimat.logs.metric_steps import Merged, in_whole_seconds
 from tensorprimat.logs.text import Log, UnreadText, lines_of
 
 _COMMENT = "#"
-_NO_NAME = "0123456789"  # begin a number or the date of a console log; "" is in every text
+_NO_NAME = "0123456789"  # a name that begins so, or is empty, is a number or the date of a console log
 _NO_CLOCK = ("clock_too_coarse", "rows_undated")
 """Notices that say why the clock of a table times no step."""
 _LONGEST_ROW = 2**20  # characters: a history may contain the configuration in a cell
@@ -154,8 +155,13 @@ def _of_lines(log: Log, torn: UnreadText) -> Iterator[tuple[int, MetricRow]]:
 def configure(reading: Reading, columns: MetricColumns, texts: dict[str, str], *, of: str) -> None:
     """Take settings, the model and the device from what a trainer handed to a logger. of: see headers.configure."""
     headers.configure(reading, texts, of=of)
-    if reading.training_config.get("global_batch_size"):  # of the rows, while the batch ramps up to the stated one
-        reading.training_config |= work.batch_and_length(reading.steps.column("samples"), np.array([np.nan]), ())
+    config, name = reading.training_config, "global_batch_size"
+    if batch := config.get(name):  # a batch that ramps up to the stated one is smaller
+        counted = work.batch_and_length(reading.steps.column("samples"), np.array([np.nan]), ()).get(name, batch)
+        if counted != batch:
+            config[name] = counted
+            stated = {"batch": batch, "rows": count(counted), "what": "the log's own count"}
+            reading.warnings.append(Notice("batch_of_rows", name, **stated))
     if levanter.LEVANTER_METRICS & columns.names.keys():
         levanter.configure(reading, texts)
 

@@ -114,7 +114,7 @@ def read(log: Log) -> Reading:
 def _configure(reading: Reading, reported: dict[str, float]) -> None:
     """Add the global batch that follows from other settings (ms-swift prints its parts alone).
 
-    The Trainer counts every process as a replica, also those that share a sequence. Its rate then does not count.
+    The Trainer counts every process as a replica, also those that share a sequence; a rate from that count is left out.
     """
     config = reading.training_config
     processes = config.pop("world_size", None)
@@ -123,8 +123,9 @@ def _configure(reading: Reading, reported: dict[str, float]) -> None:
     parts = [config.get("micro_batch_size"), config.get("gradient_accumulation_steps"), processes]
     if all(parts):
         of_all = math.prod(part for part in parts if part)
-        if config.setdefault("global_batch_size", of_all) == of_all and (config.get("context_parallel_size") or 1) > 1:
-            config["global_batch_size"] = of_all // config["context_parallel_size"]
+        shared = config.get("context_parallel_size") or 1  # processes of one sequence
+        if config.setdefault("global_batch_size", of_all) == of_all and shared > 1 and not processes % shared:
+            config["global_batch_size"] = of_all // shared
             if round(reported.get("samples_per_second", 0.0) * reported.get("step_time_seconds", 0.0)) == of_all:
                 del reported["samples_per_second"]
 
