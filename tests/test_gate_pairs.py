@@ -129,7 +129,7 @@ def test_the_time_of_a_command_that_writes_nothing_is_measured(repository, capsy
     (repository / "go.sh").write_text("sleep 0.02\n")
     git(repository, "add", "go.sh")
     git(repository, "commit", "--quiet", "--message", "second")
-    (repository / "go.sh").write_text("sleep 0.08\n")
+    (repository / "go.sh").write_text("sleep 0.4\n")
     code = main(["gate", "--run", "bash go.sh", "--base-ref", "HEAD", "--max-pairs", "8", "--json"])
     (check,) = json.loads(capsys.readouterr().out)["checks"]
     assert (code, check["what"]) == (1, "throughput (runs/s)")
