@@ -316,6 +316,30 @@ def test_published_tflops_count_by_the_convention_that_they_name():
             assert implied == pytest.approx(flops.per_token(shape, row.sequence_length), rel=2e-3), row
 
 
+def test_a_published_rate_is_the_batch_over_the_step_time():
+    rows = [row for row in catalogue.published_tables() if row.step_seconds and row.tokens_per_second_per_gpu]
+    rows = [row for row in rows if row.global_batch_size and row.sequence_length]
+    assert len(rows) > 10
+    for row in rows:
+        tokens = row.global_batch_size * row.sequence_length
+        assert row.tokens_per_second_per_gpu * row.num_gpus * row.step_seconds == pytest.approx(tokens, rel=5e-3), row
+
+
+def test_rows_of_a_release_of_primus_cite_its_commit_and_their_notes_state_the_flops_of_a_token():
+    rows = [row for row in catalogue.published_tables() if "Primus v26.5.1" in row.source]
+    assert len(rows) > 20
+    assert {row.url.split("/blob/")[1].split("/")[0] for row in rows} == {"9a86ba8c99d6"}
+    of_pipeline = [row for row in rows if "primus_pipeline" in row.source]
+    for row in of_pipeline:
+        shape, length = shapes.of_name(row.model).shape, 4096
+        if row.model == "llama2-7b":  # more than its rate and its TFLOP/s leave for a token, as the note says
+            assert row.tflops_per_gpu * 1e12 / row.tokens_per_second_per_gpu < 0.6 * 6 * presets.parameters(shape)
+            shape, length = shape.changed(num_layers=16), 8192
+        work = row.tokens_per_second_per_gpu * flops.per_token(shape, length)
+        assert work == pytest.approx(row.tflops_per_gpu * 1e12, rel=2.5e-3), row
+    assert {row.model: row.num_gpus for row in of_pipeline} == {"llama2-7b": 8, "qwen3-235b-a22b": 32}
+
+
 def test_published_models_have_the_name_that_logs_get():
     assert [row.model for row in catalogue.published_tables() if names.key(row.model) != row.model] == []
 

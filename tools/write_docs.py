@@ -225,8 +225,9 @@ names. If it names none, the check uses `megatron` or `full_attention`, whicheve
 MFU is given; the last column says why.
 
 Figures of MLPerf Training are derived from its logs and not verified by MLCommons. This page leaves out MLPerf entries
-without an MFU; `tprimat mlperf list` prints all entries. TensorPrimat measured none of these numbers. Written by
-`tools/write_docs.py` from `published.toml`, `mlperf_library.jsonl` and `gpus.toml` of `tensorprimat/data/`.
+without an MFU and rows of other sources without a token rate; `tprimat mlperf list --published --json` prints all.
+TensorPrimat measured none of these numbers. Written by `tools/write_docs.py` from `published.toml`,
+`mlperf_library.jsonl` and `gpus.toml` of `tensorprimat/data/`.
 """
 
 PAGES = {
