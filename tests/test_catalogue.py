@@ -405,6 +405,12 @@ def test_a_wrong_value_of_a_gpu_is_refused_with_its_place(monkeypatch, change, c
         ("prices", catalogue.prices, lambda d: d["price"][0].update(usd_per_gpu_hour=0), "price 1 (H100 SXM): usd_per"),
         ("prices", catalogue.prices, lambda d: d["price"][0].update(date="2026"), "price 1 (H100 SXM): date: Input"),
         ("published", catalogue.published_tables, lambda d: d["result"][0].update(num_gpus="8"), "num_gpus: Input"),
+        (
+            "published",
+            catalogue.published_tables,
+            lambda d: d["result"][0].update(stepseconds=1),
+            "stepseconds: no such",
+        ),
         ("models", catalogue.published_models, lambda d: d["model"][0].update(num_layers="many"), "num_layers: Input"),
         ("models", catalogue.published_models, lambda d: d["model"][0].update(parameters=None), "parameters: Input"),
         *(

@@ -63,8 +63,8 @@ OPTION_GROUPS = {
     ),
 }  # fmt: skip
 """Title in --help → the options under it."""
-IN_AB_TOO = ("engine", "recompute")
-"""Options other than the settings that may differ between the configurations of --ab."""
+IN_AB_TOO = IN_AB.union(("engine", "recompute"))
+"""Options that may differ between the configurations of --ab."""
 
 
 @with_options(CLUSTER_OPTIONS, after="gpu")
@@ -205,7 +205,7 @@ def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:
         for name, value in parsed.params.items()
         if getattr(parsed.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
-    shared = [name for name in chosen if name not in IN_AB.union(IN_AB_TOO)]
+    shared = [name for name in chosen if name not in IN_AB_TOO]
     if shared:
         raise UsageError(f"--ab: --{shared[0].replace('_', '-')} holds for both configurations; give it outside --ab")
     return chosen
@@ -218,14 +218,21 @@ def _request(options: Mapping[str, Any]) -> Request:
     from tensorprimat.session.budget import Budget
     from tensorprimat.session.plan import request_of
 
-    file = named_file("--output", options["output"])
+    file, chosen = named_file("--output", options["output"]), setting_values(options)
+    if options["recompute"]:
+        stated, chosen["recompute"] = chosen["recompute"], "full"
+        if stated not in (None, "full"):
+            flag = settings.flag("recompute")
+            raise UsageError(
+                f"--recompute: means {flag} full, which contradicts {flag} {stated}; leave one of the two out"
+            )
     budget = Budget(
         runs=options["runs"],
         target=None if options["target_ci"] is None else fraction("--target-ci", options["target_ci"]),
         max_runs=options["max_runs"],
         minutes=options["budget_minutes"],
     )
-    request = request_of(options, setting_values(options), cluster=cluster_of(options), budget=budget, file=file)
+    request = request_of(options, chosen, cluster=cluster_of(options), budget=budget, file=file)
     if file is not None:
         refuse_several(file, len(request.models))
     return request

@@ -81,15 +81,8 @@ class ConfigurationRecord(Record):
         }
 
 
-_KEYS = (
-    "max_steps", "warmup_steps", "global_batch_size", "micro_batch_size", "gradient_accumulation_steps",
-    "sequence_length", "num_gpus", "num_nodes", "tensor_model_parallel_size", "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size",
-    "data_parallel_size", "strategy", "precision", "compute_dtype", "parameter_dtype", "optimizer_dtype", "fp8_recipe",
-    "optimizer", "learning_rate", "attention_backend", "attention_kernel", "compile", "cuda_graphs", "recompute",
-    "fused_kernels", "peft", "packing", "padded_vocabulary_size", "data", "data_fingerprint", "seed",
-)  # fmt: skip
-"""Order of the settings in result files; those that are not named here follow."""
+_KEYS = ("max_steps", "warmup_steps", "global_batch_size")
+"""Settings that come first in result files; the others follow in their order in tables."""
 _TYPES = get_type_hints(TrainingSettings)
 _LOOSE = {"count": Count, "number": Finite}
 

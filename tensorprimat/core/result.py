@@ -97,8 +97,8 @@ class ModelShape(Record):
     gated_mlp: bool = True
     """True for a gated MLP (SwiGLU), which has three matrices; False for two."""
     summed_products: tuple[str, ...] | None = None
-    """Matrix products of a layer (models/recompute) whose results are only added to others, so that backward does not
-    need them; None means the last one. None of them where a norm follows the MLP (Gemma 2, OLMo 2)."""
+    """Matrix products of a layer (`Recompute.PRODUCTS`) whose results are only added to others: backward does not need
+    them. None means the last one. None of them where a norm follows the MLP (Gemma 2, OLMo 2)."""
     attention_bias: bool = False
     """True if queries, keys and values have biases (Qwen 2.5)."""
     tied_embeddings: bool = False

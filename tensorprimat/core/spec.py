@@ -19,7 +19,7 @@ MODELS = ("llama", "qwen", "mistral")
 class RunSpec(ResolvedSettings):
     """One run of one model on one engine. Every value is explicit: nothing is inherited from a recipe's defaults.
 
-    `preset` is a shape of models/presets, `num_gpus` counts the processes of one node, and `recompute` can be a plan.
+    `preset` is a shape of models/presets, and `num_gpus` counts the processes of one node.
     """
 
     model: str
@@ -29,7 +29,7 @@ class RunSpec(ResolvedSettings):
     """Free the gathered weights of a layer after forward (FSDP); False keeps them for backward, which saves an exchange
     and costs the memory of all layers' weights."""
     falls_back: bool = False
-    """The engine chose `recompute`: a run that is out of memory before a measured step starts again with less."""
+    """The engine chose what to keep: a run that is out of memory before a measured step starts again with less."""
     platform: Literal["nvd", "amd", "cpu"] = "cpu"
     output_dir: str = str(DEFAULT_FOLDER)
     config: dict[str, Any] | None = None
@@ -65,6 +65,13 @@ class RunSpec(ResolvedSettings):
     def max_steps(self) -> int:  # type: ignore[override]  # results state it, runs derive it
         """Return the number of optimizer steps, warm-up included."""
         return self.warmup_steps + self.steps
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """Return the settings as a result of the run states them; without the strategy, which can be "auto"."""
+        names = [one.name for one in settings.SETTINGS if one.in_results and one.name != "strategy"]
+        stated = {name: getattr(self, name) for name in names if getattr(self, name, None) is not None}
+        return {**stated, "num_gpus": self.num_gpus * self.num_nodes}
 
     @property
     def with_methodology_flag(self) -> bool:

@@ -94,7 +94,7 @@ ENGINES = {
             torch_profiler=True,
             title="the torch engine (Lightning)",
             packages=("torch", "lightning", "transformers"),
-            oldest={"torch": (2, 4), "lightning": (2, 4), "transformers": (4, 53)},  # 4.52 ignores a layer's recompute
+            oldest={"torch": (2, 4), "lightning": (2, 4), "transformers": (4, 53)},  # 4.52 keeps all activations
             install="pip install torch lightning 'transformers>=4.53'",
         ),
         Engine(

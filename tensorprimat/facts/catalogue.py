@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
-from tensorprimat.core.result import GpuInfo, ModelShape
+from tensorprimat.core.result import GpuInfo, ModelShape, TrainingConfig
 from tensorprimat.core.units import GB, GIB
 from tensorprimat.facts import data_rows
 from tensorprimat.facts.data_rows import checked_rows
@@ -128,37 +128,18 @@ class Price:
     checked: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """A published result; None where the source does not say."""
+class Published(TrainingConfig, extra="forbid"):
+    """A published result with its settings; None where the source does not say.
+
+    `versions` has the image under "container"; `framework` contains the version.
+    """
 
     model: str
     num_gpus: int
     source: str
     gpu: str | None = None
-    precision: str | None = None
-    global_batch_size: int | None = None
-    micro_batch_size: int | None = None
-    sequence_length: int | None = None
-    tensor_model_parallel_size: int | None = None
-    pipeline_model_parallel_size: int | None = None
-    context_parallel_size: int | None = None
-    virtual_pipeline_model_parallel_size: int | None = None
-    expert_model_parallel_size: int | None = None
-    fp8_recipe: str | None = None
-    parameter_dtype: str | None = None
-    optimizer_dtype: str | None = None
-    recompute: str | None = None
-    compile: bool | None = None
-    data: str | None = None
     recipe: str | None = None
     """Recipe, YAML or configuration file that the source names, with its commit."""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """Versions by package; the image under "container"."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    peft: str | None = None
-    """`none` where all parameters train, `lora` where adapters do."""
-    framework: str | None = None
     tokens_per_second_per_gpu: float | None = None
     samples_per_second: float | None = None
     step_seconds: float | None = None
@@ -361,4 +342,4 @@ def prices() -> tuple[Price, ...]:
 @cache
 def published_tables() -> tuple[Published, ...]:
     """Return the rows of published.toml; reproduce/published.py puts them into one list with the MLPerf library."""
-    return checked_rows("published", "result", Published, extra=True)
+    return checked_rows("published", "result", Published)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from functools import cache, partial
 from importlib.resources import files
+from inspect import signature
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -35,7 +35,7 @@ def read_data(name: str) -> dict[str, Any]:
 def checked_rows(
     file: str, table: str, kind: type[_Kind], *, rows: Any = None, extra: bool = False
 ) -> tuple[_Kind, ...]:
-    """Return every row of a table of data/FILE.toml as a dataclass of this kind.
+    """Return every row of a table of data/FILE.toml as a record of this kind.
 
     rows: those to check instead of the table's own. extra: values without a field are left out. Cells that name one of
     the document's [sources] get its title, address and date. Raises InputError that names file, row, field and fault,
@@ -43,7 +43,7 @@ def checked_rows(
     """
     document, path = read_data(file), f"tensorprimat/data/{file}.toml"
     rows = document.get(table) if rows is None else rows
-    known = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # every caller hands over a dataclass
+    known = list(signature(kind).parameters)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{table}: must be a list of tables, [[{table}]]", path=path)
     if extra:
@@ -66,7 +66,7 @@ def checked_rows(
         fault = f"{first['msg'].removeprefix('Value error, ')}, not {first['input']!r}"
         if first["type"] == "missing":
             fault = "is missing"
-        elif first["type"] == "unexpected_keyword_argument":
+        elif first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
             fault = "no such field" + (f"; there are {', '.join(known)}" if len(place) == 1 else "")
         raise refused(int(row_number), place, fault) from error
 

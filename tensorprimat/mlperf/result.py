@@ -49,7 +49,7 @@ def row_of_entry(entry: Entry) -> Published | None:
         **_parallel_sizes(entry),
         fp8_recipe=configured.recipe if configured else None,
         recipe=configured.source if configured else None,
-        versions=entry.software,
+        versions=dict(entry.software),
         peft=rules.peft if (rules := mlperf_rules.benchmark_rules(entry.benchmark)) else None,
         framework=f"MLPerf: {entry.framework}" if entry.framework else "MLPerf",
         tokens_per_second_per_gpu=rate,

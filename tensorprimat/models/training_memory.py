@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import as_stated, percent
 from tensorprimat.core.result import ModelShape
 from tensorprimat.core.spec import RunSpec
@@ -288,13 +289,16 @@ def smallest_that_fits(spec: RunSpec, memory_bytes: float) -> RunSpec | None:
 def next_smaller(spec: RunSpec) -> RunSpec | None:
     """Return the spec with the fastest plan that saves at least STEP_OF_RETRY of the estimate, else with the smallest.
 
-    None where the spec has the smallest plan already.
+    Its last note, which becomes a warning of the result, says so. None where the spec has the smallest plan already.
     """
     after = plans(spec)
     smaller = [spec.changed(recompute=one) for one in after[after.index(spec.recompute) + 1 :]]
     needed = estimate(spec).total
-    enough = [one for one in smaller if estimate(one).total <= (1 - STEP_OF_RETRY) * needed]
-    return next(iter(enough or smaller[-1:]), None)
+    for one in smaller:
+        if one is smaller[-1] or estimate(one).total <= (1 - STEP_OF_RETRY) * needed:
+            note = Notice("recompute_increased", "recompute", before=spec.recompute, after=one.recompute)
+            return one.changed(notes=(*spec.notes, note))
+    return None
 
 
 STEP_OF_RETRY = 0.03

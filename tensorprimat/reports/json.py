@@ -168,7 +168,7 @@ def _figures(side: Side) -> dict[str, Any]:
 
 def _published(row: PublishedComparison) -> dict[str, Any]:
     return {
-        **asdict(row.published),
+        **dict(row.published),
         "measured_here": [
             {"label": one.label, "fairness": one.fairness.verdict, "sentence": one.fairness.sentence,
              "differences": [asdict(difference) for difference in one.fairness.differences],

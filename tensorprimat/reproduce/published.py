@@ -256,7 +256,7 @@ def _against(side: Side, row: Published) -> Against:
 def as_result(row: Published) -> Result:
     """Return a published result as a `Result`, so that the same fairness table reads both."""
     shape = _shape(row.model)
-    config = {field: getattr(row, field) for field in TrainingConfig.model_fields if hasattr(row, field)}
+    config = {field: getattr(row, field) for field in TrainingConfig.model_fields}
     return Result(
         platform=None,
         gpu_info=GpuInfo(device_name=row.gpu),

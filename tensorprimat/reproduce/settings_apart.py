@@ -16,6 +16,7 @@ from tensorprimat.analysis.fairness import judge
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
+from tensorprimat.core.settings import SETTINGS
 from tensorprimat.facts import catalogue
 from tensorprimat.facts.catalogue import Published
 from tensorprimat.mlperf import result as mlperf_result
@@ -27,11 +28,10 @@ from tensorprimat.reproduce.record import STATES, KnownCost, Reproduction, Setti
 _DEVICE, _PRECISION, _RECIPE = "device", "precision", "fp8_recipe"
 _MAPS = ("versions", "environment")
 """Fields with several values, each of which is a setting of its own."""
+_SIZE = ("count", "always")
 _NOT_COMPARED = {"engine", "timing", "power_limit_watts", "methodology", "preset", "seed", "warmup_steps", *_MAPS}
-_IN_NOTES = (
-    _PRECISION, "compile", "recompute", "data", "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
-)  # fmt: skip
-"""Settings that the notes of the published tables state again."""
+_IN_NOTES = {one.name for one in SETTINGS if one.weight == "configuration" and (one.kind, one.applies) != _SIZE}
+"""Settings that the notes of the published tables can state again: all but batches, GPUs and the usual sizes."""
 _MINUTES, _RATE = "minutes to train", "tokens/s/GPU"
 _REMEDY = "./benchmark.py --reproduce NAME trains the published settings."
 

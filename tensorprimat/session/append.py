@@ -8,11 +8,13 @@ from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.result import Model, PerformanceMetrics, Result, TrainingConfig
-from tensorprimat.core.settings import OF_A_METHODOLOGY
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models.custom import model_of
 from tensorprimat.storage import store
+
+_NOT_PLANNED = ("gradient_accumulation_steps", "data_parallel_size", "compile")
+"""Settings that a plan leaves open: two follow from others, and the compiler can fall back."""
 
 
 def latest(planned: Result, folder: Path, *, default_engine: str | None) -> Result:
@@ -54,14 +56,7 @@ def planned_result(spec: RunSpec, machine: Machine) -> Result:
         methodology=spec.methodology,
         gpu_info=machine.gpu_info,
         model=Model(name=spec.model, preset=spec.preset, shape=model_of(spec).shape),
-        training_config=TrainingConfig(
-            max_steps=spec.max_steps,
-            warmup_steps=spec.warmup_steps,
-            num_gpus=spec.num_gpus * spec.num_nodes,
-            num_nodes=spec.num_nodes,
-            recompute=spec.recompute,
-            **{name: getattr(spec, name) for name in OF_A_METHODOLOGY},
-        ),
+        training_config=TrainingConfig(**{**spec.configuration, **dict.fromkeys(_NOT_PLANNED)}),
         performance_metrics=PerformanceMetrics(),
         provenance=Provenance(engine=spec.engine),
     )

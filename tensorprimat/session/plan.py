@@ -295,7 +295,6 @@ def request_of(
     flags; without an executor, --gpu is a fact about a log. file: the file that --output names; None for a folder.
     """
     model, config = _model_of(options["model"], options["engine"])
-    recompute = _recompute(options["recompute"], settings.get("recompute"))
     return Request(
         **{name: options[name] for name in _TAKEN},
         model=model,
@@ -311,7 +310,7 @@ def request_of(
             model_name=options["model_name"],
             model=model,
         ),
-        settings=RunSettings(**{**settings, **recompute}, config=config),
+        settings=RunSettings(**settings, config=config),
     )
 
 
@@ -327,15 +326,3 @@ def _model_of(text: str, engine: str) -> tuple[str, dict[str, Any] | None]:
     if engine not in ("auto", OWN):
         raise UsageError(f"--engine {engine}: trains {', '.join(MODELS)}; for --model {text} use --engine {OWN}")
     return torch_config.read_model_config(text)
-
-
-def _recompute(switch: bool, stated: str | None) -> dict[str, str]:
-    """Return the setting that --recompute means. Raises UsageError if --activation-checkpointing contradicts it."""
-    if not switch:
-        return {}
-    if stated not in (None, "full"):
-        raise UsageError(
-            f"--recompute: means --activation-checkpointing full, which contradicts --activation-checkpointing {stated}"
-            "; leave one of the two out"
-        )
-    return {"recompute": "full"}

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
-from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import listed
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import OF_A_LOG
@@ -130,8 +129,7 @@ def train_once(
 def spec_with_less_memory(spec: RunSpec, ending: launch.Ending, observer: Observer) -> RunSpec | None:
     """Return the spec with which all runs start again after a run that was out of memory, or None.
 
-    Only where the engine chose what to recompute, no step was measured, and a smaller plan exists. A note of the spec,
-    which becomes a warning of the result, says so.
+    Only where the engine chose what to keep, no step was measured, and a smaller plan exists.
     """
     measured = ending.result is not None and ending.result.performance_metrics.measured_steps
     if not (spec.falls_back and isinstance(ending.error, OutOfMemoryError)) or measured or ending.interrupted:
@@ -139,9 +137,8 @@ def spec_with_less_memory(spec: RunSpec, ending: launch.Ending, observer: Observ
     smaller = training_memory.next_smaller(spec)
     if smaller is None:
         return None
-    note = Notice("recompute_increased", "recompute", before=spec.recompute, after=smaller.recompute)
-    observer.warn(note)
-    return smaller.changed(notes=(*spec.notes, note))
+    observer.warn(smaller.notes[-1])
+    return smaller
 
 
 def look_before_run(request: Request, gpus: Sequence[str], observer: Observer, run: str) -> noise.NoiseReading | None:

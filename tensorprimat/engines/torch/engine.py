@@ -279,19 +279,11 @@ def _is_srun_task(spec: RunSpec) -> bool:
     return "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_NTASKS") == ranks
 
 
-_OF_SPEC = (
-    "max_steps", "global_batch_size", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "num_nodes",
-    "data_parallel_size", "precision", "compile", "recompute", "seed",
-)  # fmt: skip
-"""Fields that have the same name in a RunSpec and in TrainingConfig."""
-
-
 def _declared(spec: RunSpec) -> dict[str, Any]:
     """Return the facts about the training that only the spec knows."""
     return {
-        **{name: getattr(spec, name) for name in _OF_SPEC},
+        **spec.configuration,
         **dict.fromkeys(settings.PARALLEL_SIZES, 1),
-        "num_gpus": spec.num_gpus * spec.num_nodes,
         "attention_backend": spec.attention_backend or "sdpa",
         "fp8_recipe": fp8.recipe_of(spec),
         "data": "synthetic",
