@@ -26,14 +26,17 @@ def offer(values: Values, *, listed: bool = False) -> Completion:
     return complete
 
 
-def named(module: str, name: str, *others: str, first: Sequence[str] = ()) -> Values:
+def named(module: str, name: str, *others: str, first: Sequence[str] = (), of: str | None = None) -> Values:
     """Return a function that imports a module of the package and returns the values of its table called `name`.
 
+    A function of this name is called for the table. of: attribute of a row that is its value; None: the row itself.
     first, others: further values, before and after those of the table.
     """
 
     def values() -> Iterable[str]:
-        return (*first, *getattr(import_module(f"tensorprimat.{module}"), name), *others)
+        table = getattr(import_module(f"tensorprimat.{module}"), name)
+        rows = table() if callable(table) else table
+        return (*first, *(rows if of is None else (getattr(row, of) for row in rows)), *others)
 
     return values
 
@@ -51,32 +54,11 @@ cell_precisions = named("storage.micro_result", "CELL_PRECISIONS")
 passes = named("storage.micro_result", "PASSES")
 passes_and_all = named("storage.micro_result", "PASSES", "all")
 attentions = named("storage.micro_result", "ATTENTIONS")
-
-
-def gpu_names() -> Iterable[str]:
-    """Return the GPUs of the catalogue."""
-    from tensorprimat.facts.catalogue import gpus
-
-    return [gpu.name for gpu in gpus()]
-
-
-def gpus_and_cpu() -> Iterable[str]:
-    """Return the devices of a node that --executor starts ranks on."""
-    return [*gpu_names(), "cpu"]
-
-
-def formats() -> Iterable[str]:
-    """Return the formats of logs."""
-    from tensorprimat.logs import FORMATS
-
-    return [format.name for format in FORMATS]
-
-
-def model_sizes() -> Iterable[str]:
-    """Return the shapes that cells are measured of."""
-    from tensorprimat.measure.grid import size_names
-
-    return size_names()
+gpu_names = named("facts.catalogue", "gpus", of="name")
+gpus_and_cpu = named("facts.catalogue", "gpus", "cpu", of="name")
+formats = named("logs", "FORMATS", of="name")
+model_sizes = named("measure.grid", "size_names")
+published_names = named("reproduce.published", "baselines", of="name")
 
 
 def of_setting(name: str) -> Values:
@@ -88,12 +70,6 @@ def of_setting(name: str) -> Values:
         return settings.option(name).choices
 
     return values
-
-
-def published_names() -> Iterable[str]:
-    from tensorprimat.reproduce.published import baselines
-
-    return [one.name for one in baselines()]
 
 
 def of_mlperf(fact: str) -> Values:
