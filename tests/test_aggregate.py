@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+from functools import partial
 
 import pytest
 from each import in_each
@@ -480,7 +481,7 @@ def test_ticks_of_the_scaling_plot_are_numbers_in_millions():
     seen = []
 
     def draw(figure):
-        cell_plots.size_scaling_plot(aggregate.size_scalings(CELLS, "num_parameters"))(figure)
+        cell_plots.size_scaling_plot(figure, aggregate.size_scalings(CELLS, "num_parameters"))
         figure.canvas.draw()
         seen.extend(label.get_text() for label in figure.axes[0].get_xticklabels())
 
@@ -498,7 +499,8 @@ def test_the_legend_of_many_curves_is_inside_the_picture_and_the_title_counts_th
         }
         for number, (context, batch, precision) in enumerate(settings)
     ]  # fmt: skip
-    figure = canvas.laid_out(cell_plots.size_scaling_plot(aggregate.size_scalings(frame_of(rows), "context_length")))
+    fits = aggregate.size_scalings(frame_of(rows), "context_length")
+    figure = canvas.laid_out(partial(cell_plots.size_scaling_plot, found=fits))
     figure.canvas.draw()
     (axes,) = figure.axes
     legend, whole = axes.get_legend().get_window_extent(), figure.bbox
@@ -514,7 +516,7 @@ def test_names_that_the_plots_font_lacks_are_drawn_without_a_warning():
     ]
     other = [{**row, "model_size": "b"} for row in rows]
     fits = aggregate.size_scalings(frame_of([*rows, *other]), "context_length")
-    assert canvas.picture(cell_plots.size_scaling_plot(fits)).startswith(b"\x89PNG")
+    assert canvas.picture(partial(cell_plots.size_scaling_plot, found=fits)).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("name", "most"), [("LARGEST_FOLDER_BYTES", 1000), ("MOST_ROWS", 4)])

@@ -1,5 +1,7 @@
 """Results and cells against the limits that a preflight measured."""
 
+from functools import partial
+
 import pytest
 import torch
 from each import in_each
@@ -150,7 +152,8 @@ def test_a_training_of_another_machine_is_not_compared_with_the_ceilings_of_this
 
 def test_the_roofline_is_written_as_a_picture():
     points = [roofline.of_result(trained())]
-    image = canvas.picture(cell_plots.roofline(roofline.ceilings(made()), points, machine="an H100"))
+    draw = partial(cell_plots.roofline, ceilings=roofline.ceilings(made()), points=points, machine="an H100")
+    image = canvas.picture(draw)
     assert image.startswith(b"\x89PNG")
 
 
@@ -204,7 +207,7 @@ def test_the_axes_of_a_roofline_have_numbers_in_teraflops_and_the_legend_no_expo
 
     def draw(figure):
         roofs = roofline.ceilings(made())
-        cell_plots.roofline(roofs, [roofline.of_result(trained())], machine="an H100")(figure)
+        cell_plots.roofline(figure, roofs, [roofline.of_result(trained())], machine="an H100")
         figure.canvas.draw()
         (axes,) = figure.axes
         for axis, place in ((axes.xaxis, 0), (axes.yaxis, 1)):

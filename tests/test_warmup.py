@@ -1,5 +1,7 @@
 """Tests of tprimat warmup: the cost of the first steps, and the count from which it no longer matters."""
 
+from functools import partial
+
 import pytest
 from each import in_each
 
@@ -113,7 +115,8 @@ def test_the_study_writes_cells_table_csv_and_plot(tmp_path, capsys, monkeypatch
 def test_counts_with_a_single_trial_have_no_bar_of_their_variation():
     cells = study()
     single = cells[1].changed(trial_times_ms=cells[1].trial_times_ms[:1])
-    figure = canvas.laid_out(cell_plots.warmup([cells[0], with_figures(single), *cells[2:]], stable=None))
+    tried = [cells[0], with_figures(single), *cells[2:]]
+    figure = canvas.laid_out(partial(cell_plots.warmup, cells=tried, stable=None))
     _, variation = figure.axes
     assert [bar.get_x() + bar.get_width() / 2 for bar in variation.patches] == [0, *range(2, len(cells))]
     assert all(bar.get_height() > 0 for bar in variation.patches)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -80,7 +81,7 @@ def command(
             from tensorprimat.reports.plots import canvas
             from tensorprimat.reports.plots import micro as cell_plots
 
-            files[plot] = canvas.picture(cell_plots.size_scaling_plot(fits), forms_of_plots["--plot"])
+            files[plot] = canvas.picture(partial(cell_plots.size_scaling_plot, found=fits), forms_of_plots["--plot"])
         else:
             print(f"warning: {plot} not written: no cells differ in size or context alone", file=sys.stderr)
     document = reports.render_markdown(tables, heading=heading, plot=plot.name if plot in files and plot else None)
@@ -115,4 +116,5 @@ def _roofline(folder: Path, results: Sequence[Path], form: str) -> bytes:
 
     roof = roofline_of(folder, results)
     say_each(roof.left_out)
-    return canvas.picture(cell_plots.roofline(roof.ceilings, roof.points, machine=roof.machine), form, height=6.0)
+    draw = partial(cell_plots.roofline, ceilings=roof.ceilings, points=roof.points, machine=roof.machine)
+    return canvas.picture(draw, form, height=6.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,8 +111,9 @@ def _plot(cells: list[MicroResult], path: Path) -> list[Path]:
     if not any(cell.mean_time_ms is not None for cell in cells):
         return []
     stable = warmup.stable_from(cells)
+    draw = partial(cell_plots.warmup, cells=cells, stable=stable.num_warmups if stable else None)
     try:
-        image = canvas.picture(cell_plots.warmup(cells, stable=stable.num_warmups if stable else None), height=4.2)
+        image = canvas.picture(draw, height=4.2)
     except MissingPackageError as error:
         print(f"warning: no plot: {error}", file=sys.stderr)
         return []
