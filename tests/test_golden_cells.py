@@ -60,7 +60,7 @@ def test_a_side_of_several_runs_has_one_rate_in_every_table():
     ]
     comparison = compare_of(*wide)
     rates = [side.tokens_per_second_per_gpu.value for side in comparison.sides]
-    for table in (facts.performance_table(comparison), efficiency.efficiency(comparison)):
+    for table in (facts.performance_table(comparison), efficiency.of_section("Efficiency", comparison)):
         assert rows(table)["tokens/s/GPU"] == rates
     assert columns(sections.results(comparison.sides))["tokens/s/GPU"] == rates
     for side, result in zip(comparison.sides, wide, strict=True):

@@ -279,7 +279,8 @@ def test_peak_memory_names_its_kind(two):
 
 def test_memory_of_unlike_kinds_is_never_shown_side_by_side(two):
     assert "Peak memory" not in [column.title for column in sections.results(two.sides).columns]
-    rows = [[cell.text for cell in row] for row in efficiency.memory_use(two).rows if "utilisation" in row[0].text]
+    memory = efficiency.of_section("Memory", two)
+    rows = [[cell.text for cell in row] for row in memory.rows if "utilisation" in row[0].text]
     assert [row[0].split(", ")[1] for row in rows] == ["the allocator's pool", "whole device"]
     assert [[cell == "–" for cell in row[1:]] for row in rows] == [[False, True], [True, False]]
     titles = [panel.title for panel in bars.panels(two.sides, bars.looks_of(two.sides), comparable=True)]

@@ -45,23 +45,8 @@ def short(comparison: Comparison) -> Table:
     return _of_metrics("Efficiency", names, comparison.sides, quiet=SHORT)
 
 
-def efficiency(comparison: Comparison) -> Table:
-    """Return every metric of the use of the device's arithmetic."""
-    return _section("Efficiency", comparison)
-
-
-def memory_use(comparison: Comparison) -> Table:
-    """Return every metric of the use of the device's memory."""
-    return _section("Memory", comparison)
-
-
-def cost(comparison: Comparison) -> Table:
-    """Return every metric of energy, money and time."""
-    return _section("Energy, cost and time", comparison)
-
-
-def _section(title: str, comparison: Comparison) -> Table:
-    """Return the metrics whose definition names this section."""
+def of_section(title: str, comparison: Comparison) -> Table:
+    """Return the table of the metrics whose definition names this section."""
     names = [name for name, definition in DERIVED_FIGURES.items() if definition.section == title]
     return _of_metrics(title, names, comparison.sides, quiet=QUIET)
 

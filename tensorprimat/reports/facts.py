@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -33,9 +34,16 @@ class SideRow:
 
 
 def side_by_side(
-    key: str, title: str, facts: Sequence[SideRow], sides: Sequence[Side], *, numeric: bool, note: str | None = None
+    key: str,
+    title: str,
+    facts: Sequence[SideRow],
+    comparison: Comparison,
+    *,
+    numeric: bool = False,
+    note: str | None = None,
 ) -> Table:
     """Return facts as rows, sides as columns; a fact that no side knows is left out. numeric: columns of figures."""
+    sides = comparison.sides
     rows: list[tuple[TableCell, ...]] = []
     sources: dict[Callable[[Side], str | None], list[str | None]] = {}  # several facts share one
     for fact in facts:
@@ -240,12 +248,13 @@ MEMORY = (
 )
 
 
-def hardware(comparison: Comparison) -> Table:
-    return side_by_side("hardware", "Hardware", HARDWARE, comparison.sides, numeric=False)
-
-
-def configuration_table(comparison: Comparison) -> Table:
-    return side_by_side("configuration", "Configuration", CONFIGURATION_ROWS, comparison.sides, numeric=False)
+hardware = partial(side_by_side, "hardware", "Hardware", HARDWARE)
+configuration_table = partial(side_by_side, "configuration", "Configuration", CONFIGURATION_ROWS)
+memory_table = partial(
+    side_by_side, "memory", "Memory", MEMORY, numeric=True,
+    note="GB are 10⁹ bytes. Only equal kinds can be compared: memory that an allocator handed out (allocated) or "
+    "holds (reserved) differs from the use of the whole device that the driver reports (device used).",
+)  # fmt: skip
 
 
 def performance_table(comparison: Comparison) -> Table:
@@ -255,9 +264,8 @@ def performance_table(comparison: Comparison) -> Table:
     ]
     together = quantities.seconds_together(fact.read(side) for fact in step_times for side in comparison.sides)
     rows = [replace(fact, form=together) if fact in step_times else fact for fact in PERFORMANCE]
-    return side_by_side(
-        "performance", "Performance", rows, comparison.sides, numeric=True, note=_how_combined(comparison.sides)
-    )
+    note = _how_combined(comparison.sides)
+    return side_by_side("performance", "Performance", rows, comparison, numeric=True, note=note)
 
 
 def _how_combined(sides: Sequence[Side]) -> str | None:
@@ -272,22 +280,13 @@ def _how_combined(sides: Sequence[Side]) -> str | None:
     )
 
 
-def memory_table(comparison: Comparison) -> Table:
-    """Return the device memory by kind."""
-    return side_by_side(
-        "memory", "Memory", MEMORY, comparison.sides, numeric=True,
-        note="GB are 10⁹ bytes. Only equal kinds can be compared: memory that an allocator handed out (allocated) or "
-        "holds (reserved) differs from the use of the whole device that the driver reports (device used).",
-    )  # fmt: skip
-
-
 POWER = (_gpu_info("Power includes", "power_boundary"), *_steps("power_metrics", "power_metrics"))
 
 
 def power_table(comparison: Comparison) -> Table:
     """Return power, energy, clocks and temperature over the measured steps; no rows where nothing measured them."""
     measured = any(side.result.power_metrics is not None for side in comparison.sides)
-    return side_by_side("power", "Power and clocks", POWER if measured else (), comparison.sides, numeric=True)
+    return side_by_side("power", "Power and clocks", POWER if measured else (), comparison, numeric=True)
 
 
 def _lines_measured(side: Side) -> str | None:
@@ -320,8 +319,4 @@ PROVENANCE = (
     ),
     SideRow(label="TensorPrimat version", read=lambda side: side.result.provenance.tool_version),
 )
-
-
-def provenance(comparison: Comparison) -> Table:
-    """Return the table of the figures' origin."""
-    return side_by_side("provenance", "Provenance", PROVENANCE, comparison.sides, numeric=False)
+provenance = partial(side_by_side, "provenance", "Provenance", PROVENANCE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from tensorprimat.analysis.economics import unlike_prices
@@ -372,9 +373,7 @@ ENHANCED = Report(
     stem="enhanced",
     data="enhanced_metrics",
     sections=(
-        efficiency.efficiency,
-        efficiency.memory_use,
-        efficiency.cost,
+        *(partial(efficiency.of_section, title) for title in ("Efficiency", "Memory", "Energy, cost and time")),
         efficiency.budget,
         efficiency.economics,
     ),
