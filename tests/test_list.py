@@ -52,6 +52,14 @@ def test_broken_files_and_copies_are_named_in_one_line_each(folder, capsys):
     assert (broken.startswith(f"left out: {folder}/broken.json:1: "), "1 file with the same" in copies) == (True, True)
 
 
+def test_a_relative_folder_is_listed_next_to_an_absolute_one(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert main(["list", "deep", str(folder / "fast.json")]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("3 results\n")
+    assert "deep/amd.json" in out
+
+
 def test_the_best_of_each_group_is_a_finished_result(folder, capsys):
     assert files(listed(capsys, folder, "--best")) == ["fast.json", "amd.json", "qwen.json"]
     assert files(listed(capsys, folder, "--best", "--group", "gpu")) == ["amd.json", "qwen.json"]

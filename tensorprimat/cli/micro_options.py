@@ -162,13 +162,10 @@ def print_table(content: Table) -> None:
         print(markdown.table(content))
         return
     from tensorprimat.reports import harmless
-    from tensorprimat.reports.console import table_as_lists, without_some
+    from tensorprimat.reports.console import print_fitting
 
     console = harmless.console(highlight=False)
-    fitting, left_out = without_some(content, _LEFT_OUT_FIRST, console)
-    console.print(table_as_lists(content) if fitting is None else fitting)
-    if left_out:
-        console.print(f"A wider terminal and files also have: {'; '.join(left_out)}.", style="dim", markup=False)
+    print_fitting(content, _LEFT_OUT_FIRST, console, places="files")
     if content.note:
         console.print(content.note, style="dim", markup=False)
 

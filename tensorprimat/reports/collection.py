@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorprimat.analysis.collection import RESULT_COLUMNS
 from tensorprimat.core import quantities
 from tensorprimat.core.figures import Definition
+from tensorprimat.core.folders import common_folder
 from tensorprimat.reports import console, harmless
 from tensorprimat.reports.tables import Column, Table, TableCell
 from tensorprimat.storage.cell_rows import is_figure, plain
@@ -64,10 +66,10 @@ def results_table(rows: pd.DataFrame, metric: Definition) -> Table:
         if name == metric.name
         or (rows[name].nunique(dropna=False) > 1 if name in _WHERE_THEY_DIFFER else rows[name].notna().any())
     }
-    common = os.path.commonpath(list(map(os.path.dirname, rows["file"]))) if len(rows) else ""
-    title = quantities.counted(len(rows), "result") + (f" in {common}" if common else "")
-    return _table("results", title, rows.assign(file=[os.path.relpath(file, common or ".") for file in rows["file"]]),
-                  shown, metric)  # fmt: skip
+    folder = common_folder(map(Path, rows["file"]))
+    title = quantities.counted(len(rows), "result") + (f" in {folder}" if folder != Path() else "")
+    files = [os.path.relpath(file, folder) for file in rows["file"]]
+    return _table("results", title, rows.assign(file=files), shown, metric)
 
 
 def groups_table(rows: pd.DataFrame, metric: Definition) -> Table:

@@ -310,18 +310,24 @@ def without_columns(content: Table, *titles: str) -> Table:
 UNBOUNDED = 10_000  # columns of a terminal on which every table fits
 
 
-def without_some(content: Table, first: Sequence[str], screen: Console) -> tuple[RenderableType | None, list[str]]:
-    """Return the table with the columns that fit the terminal, and those left out; None where nothing fits.
+def print_fitting(content: Table, first: Sequence[str], screen: Console, *, places: str) -> None:
+    """Print a table with the columns that fit the terminal and a line that names the others; else print a list.
 
-    first: titles of the columns that are left out, one after another, until the table fits.
+    first: titles of the columns that are left out, one after another, until the table fits. places: where all are.
     """
     boundless = screen.options.update(width=UNBOUNDED)
     present = [title for title in first if title in (column.title for column in content.columns)]
     for count in range(len(present) + 1):
         shown = table(without_columns(content, *present[:count]))
         if screen.measure(shown, options=boundless).maximum <= screen.width:
-            return shown, present[:count]
-    return None, []
+            break
+    else:
+        screen.print(table_as_lists(content))
+        return
+    screen.print(shown)
+    if left_out := present[:count]:
+        names = ("; " if any("," in title for title in left_out) else ", ").join(left_out)
+        screen.print(Text(f"A wider terminal and {places} also have: {names}.", style="dim"))
 
 
 def _slim(results: Table) -> Table:

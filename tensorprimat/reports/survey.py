@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tensorprimat.core import quantities
+from tensorprimat.core.folders import common_folder
 from tensorprimat.core.profile import Profile, ratio
 from tensorprimat.core.result import Result
 from tensorprimat.core.survey import Survey, SurveyedFile
@@ -75,7 +76,7 @@ def _document(survey: Survey) -> dict[str, Any]:
     return {
         "files": rows,
         "other_files": survey.foreign,
-        "profile_comparison": [dataclasses.asdict(row) for row in compare_profiles(*pair)] if pair else None,
+        "profile_comparison": compare_profiles(*pair) if pair else None,
         "saved": [str(path) for path in survey.saved],
     }
 
@@ -107,7 +108,10 @@ def print_survey(found: Sequence[SurveyedFile], foreign: int) -> None:
     results = [finding for finding in found if finding.result is not None]
     if results:
         if screen.is_terminal:
-            _show_fitting(screen, results)
+            folder = common_folder(finding.path for finding in results)
+            if folder != Path():
+                screen.print(Text(f"Files in {one_line(folder)}", style="dim"), soft_wrap=True)
+            console.print_fitting(_table(results, folder), _LEFT_OUT_FIRST, screen, places="--csv")
         else:
             screen.print(console.table(_table(results)))
         if any(finding.result.provenance.named_by_path for finding in results if finding.result):
@@ -128,28 +132,6 @@ def print_survey(found: Sequence[SurveyedFile], foreign: int) -> None:
     if foreign:
         files = "1 other file holds" if foreign == 1 else f"{foreign} other files hold"
         screen.print(Text(f"\n{files} no training data", style="dim"))
-
-
-def _show_fitting(screen: Console, results: Sequence[SurveyedFile]) -> None:
-    """Print the table of files with the columns that fit the terminal, paths from the folder that they share."""
-    folder = _common_folder([finding.path for finding in results])
-    content = _table(results, folder)
-    shown, left_out = console.without_some(content, _LEFT_OUT_FIRST, screen)
-    if folder != Path():
-        screen.print(Text(f"Files in {one_line(folder)}", style="dim"), soft_wrap=True)
-    screen.print(console.table_as_lists(content) if shown is None else shown)
-    if left_out:
-        screen.print(Text(f"A wider terminal and --csv also have: {', '.join(left_out)}.", style="dim"))
-
-
-def _common_folder(paths: Sequence[Path]) -> Path:
-    """Return the deepest folder that holds all paths, or the empty path where they share none.
-
-    >>> str(_common_folder([Path("logs/a/1.log"), Path("logs/b/1.log")]))
-    'logs'
-    """
-    shared = [set(path.parents) for path in paths]
-    return max(set.intersection(*shared), key=lambda folder: len(folder.parts), default=Path())
 
 
 def _inside(folder: Path, path: Path) -> Path:
@@ -214,7 +196,7 @@ def _profile_tables(found: Sequence[SurveyedFile]) -> Iterator[Table]:
 def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile, Profile] | None) -> Table:
     """Return the parts of the wall time and the kernels as rows, profiles as columns; for two profiles their ratio."""
     columns = [{name: part for name, part in shown.parts().items() if part[0] is not None} for _, shown in profiles]
-    ratios = {row.name: row.ratio for row in compare_profiles(*pair)} if pair else {}
+    ratios = {row["name"]: row["ratio"] for row in compare_profiles(*pair)} if pair else {}
     rows = []
     names = list(dict.fromkeys(name for column in columns for name in column))
     for name in names[:MOST_PARTS]:
@@ -222,7 +204,7 @@ def _parts(profiles: Sequence[tuple[SurveyedFile, Profile]], pair: tuple[Profile
         for column in columns:
             cells.append(_time_and_share(*column[name]) if name in column else text_cell(None))
         rows.append((*cells, *([figure_cell(ratios.get(name), quantities.times)] if pair else [])))
-    folder = _common_folder([finding.path for finding, _ in profiles])
+    folder = common_folder(finding.path for finding, _ in profiles)
     names_of_files = [one_line(_inside(folder, finding.path)) for finding, _ in profiles]
     titles = ["Part", *names_of_files, *(["second / first"] if pair else [])]
     return Table(
@@ -264,32 +246,17 @@ def _giga(value: float | None) -> float | None:
     return None if value is None else value / GB
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contrast:
-    """One line of two profiles side by side; times in seconds, shares of the total time or of all kernels."""
+def compare_profiles(one: Profile, other: Profile) -> list[dict[str, Any]]:
+    """Return two profiles side by side: the parts of the wall time, then every category of kernels that either has.
 
-    name: str
-    one_seconds: float | None
-    one_share: float | None
-    other_seconds: float | None
-    other_share: float | None
-    ratio: float | None
-    """other / one: below 1 the other spends less time."""
-
-
-def compare_profiles(one: Profile, other: Profile) -> list[Contrast]:
-    """Return two profiles side by side: the parts of the wall time, then every category of kernels that either has."""
+    Times are in seconds, shares of the total time or of all kernels; `ratio` is other / one: below 1 the other spends
+    less time.
+    """
     ours, others, unknown = one.parts(), other.parts(), (None, None)
+    columns = ("name", "one_seconds", "one_share", "other_seconds", "other_share")
     pairs = ((name, *ours.get(name, unknown), *others.get(name, unknown)) for name in ours | others)
     return [
-        Contrast(
-            name=name,
-            one_seconds=mine,
-            one_share=my_share,
-            other_seconds=theirs,
-            other_share=their_share,
-            ratio=ratio(theirs, mine),
-        )
-        for name, mine, my_share, theirs, their_share in pairs
-        if mine is not None or theirs is not None
+        {**dict(zip(columns, pair, strict=True)), "ratio": ratio(pair[3], pair[1])}
+        for pair in pairs
+        if pair[1] is not None or pair[3] is not None
     ]
