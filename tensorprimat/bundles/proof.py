@@ -128,12 +128,7 @@ def _files_of(folder: Path, path: Path, left_out: dict[str, str]) -> Iterator[tu
 
 def _result_of(file: Path) -> Result | None:
     """Return the result that a file holds; None for anything else."""
-    if file.suffix == ".json":
-        try:
-            return store.load(file)
-        except InputError:
-            return None
-    return None
+    return store.result_in(file) if file.suffix == ".json" else None
 
 
 def _logs_of(
@@ -244,7 +239,7 @@ def verify_bundle(path: Path, *, logs: Sequence[Path] = (), signer: Path | None 
             times = cache(_seconds_by_line)
             for file in sorted((root / _RESULTS).rglob("*.json")):
                 if (result := _result_of(file)) is not None:
-                    training[file] = training_sentence(result)
+                    training[file] = f"{_of_loss(result)}; {_of_gradients(result)}"
                     found += _read_again(file, result, packed, times)
         latest = [file for file in training if file.parent.name != store.HISTORY] or list(training)
         return Verified(
@@ -289,12 +284,8 @@ def _read_again(
             yield Finding(path=file, state="unchecked" if stated else "differs", says=says)
 
 
-def training_sentence(result: Result) -> str:
-    """Return whether a training trained: its loss falls and its gradients are finite, as far as its steps state it."""
-    return f"{_of_loss(result)}; {_of_gradients(result)}"
-
-
 def _of_loss(result: Result) -> str:
+    """Return whether a training trained: its loss falls, as far as its steps state it."""
     falls, known = [], 0
     for run in np.unique(result.steps.column("run")) if len(result.steps) else ():
         rows = result.steps.column("run") == run

@@ -112,17 +112,9 @@ def table_of_results(places: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     Raises the errors of `read_results`.
     """
     left_out: list[str] = []
-    return frame_of_columns([read.row for read in read_results(places, left_out) if read.row]), left_out
-
-
-def frame_of_columns(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return rows of RESULT_COLUMNS as a table whose columns have the types stated there, also where all are NA."""
-    return cell_rows.frame_of(rows).astype(
-        {name: COLUMN_DTYPES[kind] for name, kind in collection.RESULT_COLUMNS.items()}
-    )
-
-
-COLUMN_DTYPES: dict[type, str] = {bool: "boolean", int: "Int64", float: "Float64", str: "string"}
+    rows = cell_rows.frame_of([read.row for read in read_results(places, left_out) if read.row])
+    kinds = {name: cell_rows.COLUMN_DTYPES[kind] for name, kind in collection.RESULT_COLUMNS.items()}
+    return rows.astype(kinds), left_out  # also where all of a column are NA
 
 
 def results_of(paths: Sequence[Path], *, model: str | None) -> tuple[list[store.Loaded], list[str]]:

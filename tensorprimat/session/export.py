@@ -20,7 +20,8 @@ import numpy as np
 from tensorprimat.analysis import collection
 from tensorprimat.core.errors import InputError, MissingPackageError, UsageError
 from tensorprimat.core.steps import FLAG_COLUMNS, FLOAT_COLUMNS, INTEGER_COLUMNS, INTERRUPTIONS, Steps
-from tensorprimat.session.collection import COLUMN_DTYPES, ReadResult, read_results
+from tensorprimat.session.collection import ReadResult, read_results
+from tensorprimat.storage.cell_rows import COLUMN_DTYPES
 from tensorprimat.system.atomic import write_atomically
 
 if TYPE_CHECKING:
@@ -59,7 +60,11 @@ def write_store(
     the errors of `read_results`, MissingPackageError without pyarrow, and OSError where the folder cannot be written.
     """
     pyarrow = _package("pyarrow", "Parquet files")
-    schemas = {name: _schema(pyarrow, columns) for name, columns in TABLES.items()}
+    types = _types(pyarrow)
+    schemas = {
+        table: pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
+        for table, columns in TABLES.items()
+    }
     left_out: list[str] = []
     written = dict.fromkeys(TABLES, 0)
     batches = _batches(watch(read_results(places, left_out, whole=True)))
@@ -110,9 +115,8 @@ def _batches(found: Iterator[ReadResult]) -> Iterator[_Batch]:
         yield batch
 
 
-def _schema(pyarrow: Any, columns: Mapping[str, type]) -> Any:
-    kinds = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
-    return pyarrow.schema([(name, kinds[kind]) for name, kind in columns.items()])
+def _types(pyarrow: Any) -> dict[type, Any]:
+    return {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 
 
 def _table_of_steps(pyarrow: Any, found: Sequence[tuple[str, Steps]], schema: Any) -> Any:
@@ -157,8 +161,10 @@ def query(folder: Path, sql: str) -> pd.DataFrame:
     store, and a large one spill to the current folder. Raises InputError where the folder is no store, UsageError with
     the reason for a query that is refused, MissingPackageError without DuckDB or pyarrow.
     """
-    duckdb = _package("duckdb", "queries of a store")
-    pyarrow = _package("pyarrow", "queries of a store")
+    import pandas as pd
+
+    duckdb, pyarrow = (_package(name, "queries of a store") for name in ("duckdb", "pyarrow"))
+    dtypes = {of_arrow: pd.api.types.pandas_dtype(COLUMN_DTYPES[kind]) for kind, of_arrow in _types(pyarrow).items()}
     files = {name: folder / f"{name}.parquet" for name in TABLES}
     if absent := [file.name for file in files.values() if not os.path.isfile(file)]:
         raise InputError(
@@ -179,7 +185,7 @@ def query(folder: Path, sql: str) -> pd.DataFrame:
         try:
             if [one.type.name for one in connection.extract_statements(sql)] != ["SELECT"]:
                 raise UsageError("--query: not one statement that returns a table; write one SELECT")
-            return connection.sql(sql).to_arrow_table().to_pandas(types_mapper=_dtypes(pyarrow).get)
+            return connection.sql(sql).to_arrow_table().to_pandas(types_mapper=dtypes.get)
         except duckdb.Error as error:
             raise UsageError(f"--query: {_first_line(error)}") from error
         except RuntimeError as error:  # as DuckDB reports Ctrl-C
@@ -191,18 +197,6 @@ def _package(name: str, needed_for: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise MissingPackageError(name, needed_for=needed_for) from error
-
-
-def _dtypes(pyarrow: Any) -> dict[Any, Any]:
-    """Return the type of a column of a table for each of DuckDB's types that can be unmeasured; others stay objects."""
-    import pandas as pd
-
-    return {
-        pyarrow.int64(): pd.Int64Dtype(),
-        pyarrow.float64(): pd.Float64Dtype(),
-        pyarrow.string(): pd.StringDtype(),
-        pyarrow.bool_(): pd.BooleanDtype(),
-    }
 
 
 def _first_line(error: Exception) -> str:

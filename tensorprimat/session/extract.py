@@ -87,48 +87,34 @@ def joined_logs(read: Iterable[Extracted], *, one_side: bool = False) -> tuple[l
     benchmarks: list[list[Extracted]] = []
     notes: list[str] = []
     for extracted in read:
-        if twin := _twin(extracted, benchmarks):
-            notes.append(
-                f"{extracted.logs[0]}: the same run as {twin.logs[0]}, {_how(extracted, twin)}; not counted again"
-            )
+        earlier = (other for benchmark in benchmarks for other in benchmark)
+        if twin := next((other for other in earlier if _are_one_run(other.result, extracted.result)), None):
+            hashes = [[source.sha256 for source in one.result.provenance.sources] for one in (extracted, twin)]
+            how = "a copy of the file" if hashes[0] == hashes[1] != [] else "a copy of it or another rank's log"
+            notes.append(f"{extracted.logs[0]}: the same run as {twin.logs[0]}, {how}; not counted again")
             continue
-        home = None
         for benchmark in benchmarks:
             first = benchmark[0]
             if identity.differing_fields(first.result, extracted.result, unknown_equal=one_side):
                 continue
             difference = None if one_side else _difference(benchmark, extracted)
             if difference is None:
-                home = benchmark
+                benchmark.append(extracted)
                 break
             notes.append(
                 f"{first.logs[0]} and {extracted.logs[0]}: equal settings, but {difference}; kept as two results. "
                 f"{_to_separate(first, extracted)}"
             )
-        if home is None:
-            home = []
-            benchmarks.append(home)
-        home.append(extracted)
+        else:
+            benchmarks.append([extracted])
     for benchmark in benchmarks:
         notes += _continued(benchmark)
     return [_pooled(benchmark) for benchmark in benchmarks], notes
 
 
-def _how(extracted: Extracted, twin: Extracted) -> str:
-    """Return a phrase on why two logs are of the same run."""
-    hashes = [[source.sha256 for source in one.result.provenance.sources] for one in (extracted, twin)]
-    return "a copy of the file" if hashes[0] == hashes[1] != [] else "a copy of it or another rank's log"
-
-
-def _twin(extracted: Extracted, benchmarks: Sequence[Sequence[Extracted]]) -> Extracted | None:
-    """Return an earlier log of the same run, or None. A setting that only one of the two states is no difference."""
-    for benchmark in benchmarks:
-        for other in benchmark:
-            if identity.same_run(other.result, extracted.result) and not identity.differing_fields(
-                other.result, extracted.result, unknown_equal=True
-            ):
-                return other
-    return None
+def _are_one_run(one: Result, other: Result) -> bool:
+    """Return True for two logs of one run. A setting that only one of the two states is no difference."""
+    return identity.same_run(one, other) and not identity.differing_fields(one, other, unknown_equal=True)
 
 
 def _difference(benchmark: Sequence[Extracted], extracted: Extracted) -> str | None:

@@ -29,7 +29,7 @@ _NUMBERS = frozenset(
     name for name in _SINGLE if name.endswith(("_ms", "_gb", "_percent", "_second"))
 )  # fmt: skip
 """Keys of a cell that contain a number or nothing."""
-_DTYPES: dict[type, str] = {bool: "boolean", int: "Int64", float: "Float64", str: "string"}
+COLUMN_DTYPES: dict[type, str] = {bool: "boolean", int: "Int64", float: "Float64", str: "string"}
 
 
 def load_rows(folder: Path) -> tuple[pd.DataFrame, list[str]]:
@@ -92,7 +92,7 @@ def column_of(values: Sequence[Any], *, index: Any = None) -> pd.Series:
     if int in kinds and kinds <= {int, float}:
         are_whole = all(value == int(value) and abs(value) < 2**63 for value in known if value is not None)
         kinds = {int} if are_whole else {float}
-    return pd.Series(known, index=index, dtype=_DTYPES.get(kinds.pop(), object) if len(kinds) == 1 else object)
+    return pd.Series(known, index=index, dtype=COLUMN_DTYPES.get(kinds.pop(), object) if len(kinds) == 1 else object)
 
 
 def columns_of(cells: pd.DataFrame) -> list[str]:

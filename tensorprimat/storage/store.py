@@ -115,7 +115,7 @@ def rescuing(result: Result, stamp: str) -> Iterator[None]:
 def latest_of(planned: Result, folder: Path, *, default_engine: str | None = None) -> Path:
     """Return the file of the latest result of a planned benchmark, or the plain name where there is none."""
     for path in _candidates(planned, folder, default_engine=default_engine):
-        held = _held(path)
+        held = result_in(path)
         if held is not None and not differing_fields(held, planned, unknown_equal=True, context=False):
             return path
     return folder / f"{result_names.file_stem(planned, default_engine=default_engine)}.json"
@@ -130,12 +130,12 @@ def _place(result: Result, folder: Path, default_engine: str | None, written: Co
     if written is not None:
         known = _candidates(result, folder, default_engine=default_engine)
         for path in known[:MOST_LOOKED_AT]:  # the same log again, perhaps under other flags
-            if path not in written and (held := _held(path)) is not None and continues(result, held):
+            if path not in written and (held := result_in(path)) is not None and continues(result, held):
                 return path
 
     def is_free(path: Path) -> bool:
         """Return True where nothing is, the same benchmark, or the same log."""
-        if (held := _held(path)) is None:
+        if (held := result_in(path)) is None:
             return True
         if written is None:
             return not differing_fields(result, held, unknown_equal=True, context=False)
@@ -147,7 +147,7 @@ def _place(result: Result, folder: Path, default_engine: str | None, written: Co
 def _names(result: Result, folder: Path, stem: str) -> Iterator[Path]:
     """Yield the names that a result may have, the plain one first, without end."""
     yield (plain := folder / f"{stem}.json")
-    if (held := _held(plain)) is not None and (distinct := result_names.distinguishing_facts(result, held, stem)):
+    if (held := result_in(plain)) is not None and (distinct := result_names.distinguishing_facts(result, held, stem)):
         yield folder / f"{stem}_{distinct}.json"
     hashed = f"{stem}_{short_hash(result)}"
     yield folder / f"{hashed}.json"
@@ -159,7 +159,7 @@ def _candidates(planned: Result, folder: Path, *, default_engine: str | None) ->
     return [folder / f"{stem}.json", *sorted(folder.glob(f"{glob.escape(stem)}_*.json"))]
 
 
-def _held(path: Path) -> Result | None:
+def result_in(path: Path) -> Result | None:
     """Return the result that a file contains, or None where there is none or nothing that can be read."""
     with contextlib.suppress(InputError):
         return load(path) if os.path.isfile(path) else None
