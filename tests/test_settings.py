@@ -8,6 +8,7 @@ from tensorprimat.cli import main
 from tensorprimat.core import quantities, settings
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.identity import FIELDS
+from tensorprimat.core.records import Record
 from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.core.vocabulary import Recompute
@@ -24,6 +25,14 @@ def test_a_setting_is_a_field_of_each_record_that_has_it():
     assert not seen & {"preset", "methodology", "steps", "master_weights"}
     with_option = {one.name for one in settings.WITH_OPTION}
     assert with_option == set(RunSettings.model_fields) - {"config"} == with_option & set(RunSpec.model_fields)
+
+
+def test_only_a_record_of_settings_reads_the_word_of_a_setting_that_a_copy_gets():
+    class Other(Record):
+        recompute: str = ""
+
+    assert type(Other().changed(recompute="full").recompute) is str
+    assert type(TrainingConfig().changed(recompute="full").recompute) is Recompute
 
 
 def test_a_setting_is_none_where_nothing_chose_or_stated_it_and_has_a_value_in_a_run():

@@ -61,8 +61,8 @@ def command_page(name: str) -> str:
 def result_page() -> str:
     """Return the page of the result file: an example, then one table of keys per record."""
     from tensorprimat import Result
-    from tensorprimat.core.records import SeenSettings
     from tensorprimat.core.settings import TrainingSettings
+    from tensorprimat.core.spec import SeenSettings
 
     parts, waiting, done = [RESULT_HEAD], [Result], set()
     while waiting:

@@ -25,7 +25,8 @@ from tensorprimat.core import step_columns
 from tensorprimat.core.notices import Notice, NoticeRecord, Sentences, with_codes
 from tensorprimat.core.provenance import LOGS, Audit, Provenance
 from tensorprimat.core.quantities import stored
-from tensorprimat.core.records import Count, Dimension, Finite, Record, RoundedRecord, SeenSettings
+from tensorprimat.core.records import Count, Dimension, Finite, Record, RoundedRecord
+from tensorprimat.core.spec import SeenSettings
 from tensorprimat.core.steps import Steps
 from tensorprimat.models.shape_parts import Experts, LatentAttention
 

@@ -1,19 +1,96 @@
-"""Settings of a run: `RunSettings`, chosen on the command line, and `RunSpec`, with every value explicit."""
+"""Records of settings in three states: chosen on the command line, resolved for a run, seen in a result."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, create_model, model_serializer
 
-from tensorprimat.core import settings
+from tensorprimat.core import settings, step_columns
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.notices import Sentences
-from tensorprimat.core.quantities import alternatives, counted, listed
-from tensorprimat.core.records import ChosenSettings, ResolvedSettings
+from tensorprimat.core.quantities import alternatives, counted, listed, to_digits
+from tensorprimat.core.records import Count, Finite, Record
+from tensorprimat.core.settings import Absent, Setting, TrainingSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 MODELS = ("llama", "qwen", "mistral")
+
+_READ = {one.name: one.read for one in settings.SETTINGS if one.read}
+_Settings = TypeVar("_Settings", bound="SettingsRecord")
+
+
+class SettingsRecord(Record):
+    """A record of settings; a copy with other values reads their words as the fields do."""
+
+    def model_copy(self: _Settings, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> _Settings:
+        """Return a copy with other values, which are not checked; words get their types."""
+        read = {name: of(value) for name, value in (update or {}).items() if value and (of := _READ.get(name))}
+        return super().model_copy(update={**(update or {}), **read}, deep=deep)
+
+
+class ConfigurationRecord(SettingsRecord):
+    """A record of settings in a result: rounding noise of floats is cut off, chosen values are kept."""
+
+    @model_serializer(mode="wrap")
+    def _cut(self, serialise: Any) -> dict[str, Any]:
+        return {
+            key: to_digits(v, step_columns.SERIES_DIGITS) if isinstance(v, float) else v
+            for key, v in serialise(self).items()
+        }
+
+
+_KEYS = ("max_steps", "warmup_steps", "global_batch_size")
+"""Settings that come first in result files; the others follow in their order in tables."""
+_TYPES = get_type_hints(TrainingSettings)
+_LOOSE = {"count": Count, "number": Finite}
+
+
+def _field(setting: Setting, *, seen: bool = False, resolved: bool = False) -> tuple[Any, Any]:
+    """Return the type and the default of a setting in one of the three states, as pydantic's create_model takes them.
+
+    A default of ... makes the field required.
+    """
+    parts, option = get_args(_TYPES[setting.name]), setting.option
+    stated = parts[0] if setting.read is None else Annotated[str, AfterValidator(setting.read)]
+    if seen:
+        return _LOOSE.get(setting.kind, stated | None), None
+    default = option.default if option else None
+    if not resolved:
+        return stated | None, default
+    if option and option.choices and setting.read is None and setting.name != "preset":  # models have their own
+        stated = Literal[option.choices]
+    if Absent not in parts:
+        return stated | None, default
+    usual = setting.usual if default is None else default
+    return stated, ... if usual is None else usual
+
+
+if TYPE_CHECKING:
+
+    class ChosenSettings(SettingsRecord, TrainingSettings[None]):
+        """The settings that a user can choose by flag; None where no flag chooses one."""
+
+    class ResolvedSettings(SettingsRecord, TrainingSettings[Never]):
+        """The settings of a run, each with its value; None leaves the engine's choice, which the result names."""
+
+    class SeenSettings(ConfigurationRecord, TrainingSettings[None]):
+        """The settings that a result contains; None where neither the run nor the log states one."""
+
+else:
+    _written = sorted(
+        (one for one in settings.SETTINGS if one.in_results), key=lambda one: (*_KEYS, one.name).index(one.name)
+    )
+    _chosen = {one.name: _field(one) for one in settings.WITH_OPTION}
+    _resolved = {one.name: _field(one, resolved=True) for one in settings.WITH_OPTION}
+    _seen = {one.name: _field(one, seen=True) for one in _written}
+    ChosenSettings = create_model("ChosenSettings", __base__=SettingsRecord, **_chosen)
+    ResolvedSettings = create_model("ResolvedSettings", __base__=SettingsRecord, **_resolved)
+    SeenSettings = create_model("SeenSettings", __base__=ConfigurationRecord, **_seen)
 
 
 class RunSpec(ResolvedSettings):
