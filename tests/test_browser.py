@@ -11,6 +11,7 @@ from pathlib import Path
 
 import plausible
 import pytest
+from each import in_each
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.cli import main
@@ -60,7 +61,7 @@ def pages(tmp_path_factory):
             plausible.result("h100", runs=2), plausible.result("h100", runs=2, seconds=9, precision="fp8")
         ),
         "hostile": page_of(plausible.result("h100", device_name=hostile), plausible.result("mi300x")),
-        "long": page_of(plausible.result("h100", steps=30_000), plausible.result("mi300x", steps=30_000, seed=1)),
+        "long": page_of(plausible.result("h100", steps=5_000), plausible.result("mi300x", steps=5_000, seed=1)),
     }
     for number, seconds in enumerate((10.0, 100.0, 200.0)):
         (folder / f"{number}.json").write_text(to_json(plausible.result("h100", seconds=seconds)))
@@ -78,24 +79,41 @@ def browser():
         chromium.close()
 
 
+@pytest.fixture(scope="module")
+def tab(browser):
+    """Function that opens a tab; complaints of its page and requests to the network are in `tab.complaints`."""
+
+    def tab(**options):
+        page = browser.new_page(**options)
+        page.on("console", lambda message: tab.complaints.append(message.text))
+        page.on("pageerror", lambda error: tab.complaints.append(str(error)))
+        page.on("request", lambda request: request.url.startswith("file:") or tab.complaints.append(request.url))
+        return page
+
+    tab.complaints = []
+    tab.usual = tab()  # reports without options of their own are loaded into it: a tab takes longer than a report
+    return tab
+
+
 @pytest.fixture
-def visit(browser, pages):
+def visit(tab, pages):
     """Function that opens a report; every complaint of the page and every request to the network fails the test."""
-    opened, complaints = [], []
+    opened = []
+    tab.complaints.clear()
 
     def visit(name, width=1000, **options):
-        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
-        opened.append(page)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: request.url.startswith("file:") or complaints.append(request.url))
+        page = tab.usual
+        if options:
+            page = tab(**options)
+            opened.append(page)
+        page.set_viewport_size({"width": width, "height": 900})
         page.goto((pages / f"{name}.html").as_uri())
         return page
 
     yield visit
     for page in opened:
         page.close()
-    assert complaints == []
+    assert tab.complaints == []
 
 
 def picture(page, name):
@@ -103,7 +121,7 @@ def picture(page, name):
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
-@pytest.mark.parametrize("name", ["two", "models", "tiny", "incomparable", "enhanced", "means", "hostile"])
+@in_each("name", ["two", "models", "tiny", "incomparable", "enhanced", "means", "hostile"])
 def test_no_width_needs_sideways_scrolling(visit, name):
     page = visit(name, WIDTHS[0])
     widest = {}
@@ -132,7 +150,7 @@ def test_dark_and_light_follow_the_system_and_the_reader(visit):
     pytest.fail("the choice is not remembered")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@in_each("scheme", ["light", "dark"])
 def test_every_text_has_enough_contrast(visit, scheme):
     page = visit("two", color_scheme=scheme)
     colours = page.evaluate(
@@ -300,7 +318,7 @@ NUMBERS = (
 )
 
 
-@pytest.mark.parametrize("kind", PLOT_DIGITS)
+@in_each("kind", PLOT_DIGITS)
 def test_the_script_writes_numbers_as_python_does(visit, kind):
     page = visit("tiny")
     embedded = [to_digits(value, PLOT_DIGITS[kind]) for value in NUMBERS]
@@ -339,15 +357,13 @@ def test_means_without_steps_have_a_reason_in_place_of_the_plot(visit):
     assert page.locator(".plot svg").count() == 0
 
 
-def test_tens_of_thousands_of_steps_stay_quick(visit):
+def test_a_curve_of_very_many_steps_has_two_points_for_each_column_of_pixels(visit):
     page = visit("long")
-    milliseconds = page.evaluate(
-        """() => { const start = performance.now();
-            for (let turn = 0; turn < 5; turn++)
-              document.querySelector(".plot[data-of=seconds] button").click();
-            return (performance.now() - start) / 5; }"""
-    )
-    assert milliseconds < 1000
+    curves = page.locator(".plot[data-of=seconds] path[stroke-dasharray]:not(.faint)")
+    points = curves.evaluate_all("(paths) => paths.map((path) => path.getAttribute('d').split(/[ML]/).length - 1)")
+    width = page.locator(".plot[data-of=seconds] .canvas").bounding_box()["width"]
+    assert len(points) == 2
+    assert all(width < drawn <= 2 * width for drawn in points)
 
 
 def test_on_paper_everything_is_open_and_light(visit):
@@ -372,7 +388,7 @@ def test_hostile_names_stay_text(visit):
     assert "{{7*7}}" in page.locator(".verdict .headline").first.inner_text()
 
 
-@pytest.mark.parametrize("name", ["two", "models", "incomparable"])
+@in_each("name", ["two", "models", "incomparable"])
 def test_every_control_of_the_page_has_an_accessible_name(visit, name):
     page = visit(name)
     nameless = page.evaluate(
@@ -396,7 +412,7 @@ def test_without_scripts_the_figures_are_all_there(visit):
     assert not page.locator(".tools").is_visible()
 
 
-@pytest.mark.parametrize("name", ["two", "models"])
+@in_each("name", ["two", "models"])
 def test_the_first_screen_of_a_phone_shows_the_ratio_with_its_scale(visit, name):
     page = visit(name, 400)
     place = page.locator(".forest .row .ratio strong").first.bounding_box()
@@ -418,7 +434,7 @@ def test_a_phone_shows_the_main_figure_and_keeps_the_names_of_sides_when_a_table
     assert page.locator("#results-0 tbody th").first.bounding_box()["x"] >= 0
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@in_each("width", WIDTHS)
 def test_every_row_of_charts_fills_the_page(visit, width):
     page = visit("kinds", width)
     boxes = [panel.bounding_box() for panel in page.locator(".panel").all()]
