@@ -1,7 +1,6 @@
 """LitGPT's lines: a step is the sum of its iterations, or has no time."""
 
 import math
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -68,69 +67,11 @@ def test_where_a_step_is_one_iteration_every_printed_step_has_a_time(tmp_path):
     assert read(tmp_path, *lines).raw_step_times == pytest.approx([(250.0 + n) / 1000 for n in range(1, 9)])
 
 
-PLANNED, PER_STEP, SLOW_START, LAST, OTHERS = 20_000, 8, 8.0, 0.21, 0.15
-"""Iterations; iterations of a step; seconds of the start, of the last iteration of a step and of the others."""
-
-
-def pretraining(first_step: int = 1, slower: float = 1.0, steps: int = 200) -> list[str]:
-    """Return rows of a pretraining, which prints the last iteration of each step and the time that remains."""
-    lines, passed = [], SLOW_START
-    for number in range(1, steps * PER_STEP + 1):
-        ends = number % PER_STEP == 0
-        passed += slower * (LAST if ends else OTHERS)
-        if ends and number >= first_step * PER_STEP:
-            left = timedelta(seconds=int(passed / number * (PLANNED - number)))
-            lines.append(
-                f"Epoch 1 | iter {number} step {number // PER_STEP} | loss train: {9 - number / 1e3:.3f}, val: n/a | "
-                f"iter time: {1000 * LAST:.2f} ms (step) remaining time: {left!s}"
-            )
-    return lines
-
-
-PLAN = f"TrainArgs(max_tokens={PLANNED * 2 * 512 * 2},\n"
-
-
-def test_the_remaining_time_of_a_pretraining_times_its_steps(tmp_path):
-    result = read(tmp_path, ARGUMENTS, PLAN, *pretraining())
-    truth = (PER_STEP - 1) * OTHERS + LAST
-    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(truth, rel=0.002)
-    assert any("remaining time" in warning for warning in result.warnings)
-
-
-def waiting(seconds: float, steps: int = 400) -> list[str]:
-    """Return rows of a pretraining of one iteration per step, each after a wait for data that its time leaves out."""
-    lines = []
-    for number in range(1, steps + 1):
-        left = timedelta(seconds=int((0.2 + seconds) * (PLANNED - number)))
-        lines.append(row(number, number, 200.0, ends=True).rpartition("0:12:01")[0] + str(left))
-    return lines
-
-
-def test_waits_for_data_that_iter_time_leaves_out_are_reported_by_the_remaining_time(tmp_path):
-    result = read(tmp_path, ARGUMENTS, PLAN, *waiting(0.06))
-    assert result.warnings[0].startswith("audit: 399 steps take 80 s at the measured pace, but 104 s by the remaining")
-    whole = read(tmp_path, ARGUMENTS, PLAN, *waiting(0.0))
-    assert (whole.audit.clock, whole.audit.ratio) == ("the remaining time", pytest.approx(1.0, abs=0.01))
-    assert not any(warning.startswith("audit") or "wait for data" in warning for warning in whole.warnings)
-
-
 def test_a_pretraining_without_any_other_clock_says_that_its_waits_are_unknown(tmp_path):
-    assert any("leaves the wait for data out" in text for text in read(tmp_path, ARGUMENTS, *waiting(0.06)).warnings)
-    finetuning = [line.partition(" remaining")[0] for line in waiting(0.0)]
+    pretraining = rows(per_step=1, steps=9, ms=200.0)
+    assert any("leaves the wait for data out" in text for text in read(tmp_path, ARGUMENTS, *pretraining).warnings)
+    finetuning = [line.partition(" remaining")[0] for line in pretraining]
     assert not any("wait for data" in text for text in read(tmp_path, ARGUMENTS, *finetuning).warnings)
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        pytest.param([ARGUMENTS, *pretraining()], id="number of iterations unknown"),
-        pytest.param([ARGUMENTS, PLAN, *pretraining(first_step=100)], id="resumed, so the clock began later"),
-        pytest.param([ARGUMENTS, PLAN, *pretraining(slower=3.0)], id="printed iterations are faster by far"),
-    ],
-)
-def test_no_step_is_timed_by_a_remaining_time_that_gives_no_clock(tmp_path, lines):
-    with pytest.raises(NotALogError, match="no step times found"):
-        read(tmp_path, *lines)
 
 
 def test_the_total_time_of_a_run_with_rows_between_steps_gives_a_mean(tmp_path):
@@ -163,13 +104,10 @@ def test_a_log_of_last_iterations_with_a_summary_gives_a_reported_mean(tmp_path)
     assert result.raw_step_times == []
 
 
-def test_tokens_of_a_resumed_training_are_those_since_the_resume(tmp_path):
+def test_a_summary_of_a_log_without_its_beginning_gives_no_rate(tmp_path):
     lines = [line for line in rows(per_step=4, steps=12, ms=250.0) if "(step)" in line][6:]
-    resumed = read(tmp_path, "Resuming training from out/step-6/lit_model.pth", *lines, TOTALS)
-    assert resumed.performance_metrics.tokens_per_second == pytest.approx(12_288 / 2 / 3.0)
-    assert any("resumed after iteration 24" in warning for warning in resumed.warnings)
-    with pytest.raises(NotALogError):
-        read(tmp_path, *lines, TOTALS)  # nothing tells a resume from a log without its beginning
+    with pytest.raises(NotALogError):  # its tokens are those of all trainings, its time that of the last one
+        read(tmp_path, "Resuming training from out/step-6/lit_model.pth", *lines, TOTALS)
 
 
 def test_arguments_fill_the_configuration(tmp_path):
