@@ -40,7 +40,6 @@ _DIGITS = rf"{fields.NUMBER}|[-+]?\.\d+(?:[eE][-+]?\d{{1,3}})?"
 _PLAIN = re.compile(r"\d{1,9}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?(?= |$)")
 _SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print
-_CUT = "…"  # follows a last line without line end: no delimiter
 
 _AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
 _TOTALS = ("total_tokens", "tokens_before", "total_samples", "total_steps")
@@ -152,8 +151,8 @@ def read(log: Log, dialect: Dialect) -> Reading:
 
 def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
     """Yield the rows with a time or a rate, in the order of the log; with sliding windows, a total counts, too."""
-    in_order = log.with_cuts(log.lines_of_one_rank(re.compile(dialect.row).search))
-    lines = ((line, text[:_LONGEST_ROW] + _CUT * is_cut) for line, text, is_cut in in_order)
+    in_order = log.lines_of_one_rank(re.compile(dialect.row).search)
+    lines = ((line, text[:_LONGEST_ROW]) for line, text in in_order)
     for row in _blocks(lines, dialect, seen) if dialect.block else _single_lines(lines, dialect, seen):
         seen.timestamp = seen.timestamp or fields.iso(row.ended_at)
         seen.has_rows = True

@@ -96,7 +96,6 @@ _DELIMITERS = ("", *"|,;([{)]}│┃·•")
 _NUMBER_WITH_UNIT = re.compile(r"\d\s?(?:ms|msec|s|secs?|seconds|min|%|[kmgt]i?b?)$")
 LEAST_DIGITS = 3  # of a number at the end of a line
 _BAR = "%|"
-SAME_UNIT = 0.05  # relative difference between times without a unit and those between dates, if they are seconds
 SAME_TIME = 0.2  # relative difference between the time that a row prints and the time since the row before, at most
 
 
@@ -107,7 +106,6 @@ class _Number(NamedTuple):
     scale: float
     is_rate: bool = False
     """True if the number counts steps per second."""
-    has_unit: bool = True
 
 
 class _Places(NamedTuple):
@@ -129,8 +127,6 @@ class _Row(NamedTuple):
     of_all: bool
     is_of_step: bool
     """False if the name of its time does not say that it is that of one step."""
-    has_unit: bool
-    """False if its time states no unit."""
 
 
 def detect(log: Log) -> int:
@@ -153,11 +149,6 @@ def read(log: Log) -> Reading:
         reading.warnings += unlike
     reading.steps, warned = _times_of_one_step(steps, is_named=is_named)
     reading.warnings += warned
-    if not all(row.has_unit for row in rows):
-        passed = finite(np.diff(reading.steps.column("ended_at")) / np.diff(reading.steps.column("index")))
-        of_rows = finite(reading.steps.column("seconds"))
-        if not len(passed) or not len(of_rows) or abs(np.median(of_rows) / np.mean(passed) - 1) > SAME_UNIT:
-            reading.steps = reading.steps.without("seconds")
     reading.steps, uneven = work.weighted(reading.steps, None, None, None, varies=False)
     reading.warnings += uneven
     reading.timestamp = fields.iso(rows[0].step.ended_at)
@@ -169,9 +160,7 @@ def read(log: Log) -> Reading:
 def _rows(log: Log) -> Iterator[_Row]:
     interrupted_by = ""
     known = timestamps.SameShapes(_places)
-    for line, text, is_cut in log.with_cuts(log.lines_of_one_rank(lambda text: _row(0, text, known))):
-        if is_cut:  # its last number may lack digits
-            return
+    for line, text in log.lines_of_one_rank(lambda text: _row(0, text, known)):
         row = _row(line, text, known)
         if row is not None:
             yield row._replace(step=row.step.changed(interrupted_by=interrupted_by)) if interrupted_by else row
@@ -187,8 +176,7 @@ def _row(line: int, text: str, known: timestamps.SameShapes[_Places]) -> _Row | 
     if (places := known.places(text)) is None:
         return None
     number, last, loss, rate = places.of_step
-    moment = written_at(text)
-    time = places.seconds if places.seconds and (places.seconds.has_unit or moment) else None
+    moment, time = written_at(text), places.seconds
     step = Step(
         index=int(text[number].replace(",", "")),
         seconds=time and _printed(text[time.place], time),
@@ -203,8 +191,8 @@ def _row(line: int, text: str, known: timestamps.SameShapes[_Places]) -> _Row | 
     )
     if step.seconds is None and not any(rates.values()):
         return None
-    planned, has_unit = text[last] if last else None, time is None or time.has_unit
-    return _Row(step.changed(**rates, **memory), planned, places.of_all, places.is_of_step, has_unit)
+    planned = text[last] if last else None
+    return _Row(step.changed(**rates, **memory), planned, places.of_all, places.is_of_step)
 
 
 def _printed(text: str, number: _Number) -> float | None:
@@ -234,21 +222,16 @@ def _places(text: str) -> _Places | None:
 
 def _seconds(text: str, taken: frozenset[int]) -> tuple[_Number | None, bool]:
     """Return the time that a row states with its unit, and False if its name does not say that it is of one step."""
-    found: list[tuple[_Number, bool]] = []
     for pattern in (*_TIMES, _TIME_BEFORE_UNIT):
         for match in pattern.finditer(text):
             after = match.groupdict().get("after")
-            unit = match["unit"] or after
-            if _is_certain(match, text, taken, has_unit=bool(after)):
-                number = _Number(slice(*match.span("value")), _SCALES.get(unit or "", 1.0), has_unit=bool(unit))
-                found.append((number, not match[0].startswith("dt")))
-    if with_unit := [one for one in found if one[0].has_unit]:
-        return with_unit[0]
+            if (unit := match["unit"] or after) and _is_certain(match, text, taken, has_unit=bool(after)):
+                return _Number(slice(*match.span("value")), _SCALES.get(unit, 1.0)), not match[0].startswith("dt")
     for pattern in _OF_STEPS if _BAR not in text else ():  # a bar's rate is a running mean
         for match in pattern.finditer(text):
             if _is_certain(match, text, taken):
                 return _Number(slice(*match.span("value")), 1.0, is_rate=True), True
-    return found[0] if found else (None, True)
+    return None, True
 
 
 def _memory(text: str) -> dict[str, _Number]:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,12 +135,6 @@ class Log:
         """Yield lines as `lines` does, with their prefixes."""
         for number, block in self.numbered_blocks():
             yield from lines_of(number, block)
-
-    def with_cuts(self, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str, bool]]:
-        """Yield lines of the log, with True for the last of them if the log ends without a line end."""
-        is_cut, end = bool(self.tail(1)[-1]), (0, "")
-        for line, following in pairwise(chain(lines, [end])):
-            yield *line, is_cut and following is end
 
     def _refuse_others(self) -> None:
         """Raise InputError for a folder and for a file that is not text."""

@@ -236,9 +236,7 @@ def _marks(log: Log, reading: Reading) -> Iterator[clocks.TimeMark]:
     speaker: int | None = None
     interrupted_by, last = "", ""
     known = SameShapes(_places)
-    for line, text, is_cut in log.with_cuts(log.bare_lines()):
-        if is_cut:  # its number may lack digits
-            return
+    for line, text in log.bare_lines():
         row = _row(text, known)
         if row is None:
             interrupted_by = interruption(text, interrupted_by)
