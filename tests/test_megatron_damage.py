@@ -64,9 +64,11 @@ def test_a_number_that_another_process_wrote_into_is_left_out_and_reported(tmp_p
     assert any("line 4" in warning for warning in result.warnings)
 
 
-def test_two_iterations_run_together_on_one_line_are_two(tmp_path: Path) -> None:
-    lines = [row("2021", 1, 2500.0) + row("2021", 2, 2600.0), row("2021", 3, 2700.0)]
-    assert [step.seconds for step in read(tmp_path, lines).steps] == [2.5, 2.6, 2.7]
+def test_two_iterations_run_together_on_one_line_are_left_out_and_reported(tmp_path: Path) -> None:
+    rows = [row("2021", i, 2500.0 + 100 * i) for i in range(1, 9)]
+    result = read(tmp_path, [*rows[:3], rows[3] + rows[4], *rows[5:]])
+    assert [step.seconds for step in result.steps] == [2.6, 2.7, 2.8, 3.1, 3.2, 3.3]
+    assert any("1 iteration lines" in warning and "line 4" in warning for warning in result.warnings)
 
 
 def test_a_log_of_one_row_is_refused(tmp_path: Path) -> None:

@@ -305,7 +305,6 @@ def _is_transformed(head: bytes) -> bool:
     return (
         packing.kind_of(head) is not None
         or head[:2] in _UTF16_MARKS
-        or _unmarked_utf16(head) is not None
         or _ends_lines_with_cr(head)
         or packing.is_notebook(head)
         or packing.key_of_lines(head) is not None
@@ -326,7 +325,7 @@ def _text_chunks(path: Path, size: int) -> Iterator[bytes]:
     """Yield the file's text as UTF-8, unpacked, in chunks of about `size` bytes."""
     chunks = _unpacked_chunks(path, size)
     first = next(chunks, b"")
-    encoding = _UTF16_MARKS.get(first[:2]) or _unmarked_utf16(first)
+    encoding = _UTF16_MARKS.get(first[:2])
     if encoding is None and _ends_lines_with_cr(first):
         yield from (chunk.replace(b"\r", b"\n") for chunk in chain((first.removeprefix(codecs.BOM_UTF8),), chunks))
         return
@@ -335,9 +334,7 @@ def _text_chunks(path: Path, size: int) -> Iterator[bytes]:
         yield from chunks
         return
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-    yield decoder.decode(first[2:] if first[:2] in _UTF16_MARKS else first).encode()
-    for chunk in chunks:
-        yield decoder.decode(chunk).encode()
+    yield from (decoder.decode(chunk).encode() for chunk in chain((first[2:],), chunks))
 
 
 def _ends_lines_with_cr(head: bytes) -> bool:
@@ -346,18 +343,6 @@ def _ends_lines_with_cr(head: bytes) -> bool:
     In a file that also has line feeds, a carriage return means a progress bar that is redrawn on its line.
     """
     return b"\r" in head[:SNIFF_BYTES] and b"\n" not in head[:SNIFF_BYTES]
-
-
-def _unmarked_utf16(head: bytes) -> str | None:
-    """Return the encoding of UTF-16 without a mark, as PowerShell's redirection writes it; None for other bytes.
-
-    In mostly English text every second byte is then zero."""
-    head = head[: SNIFF_BYTES // 2 * 2]
-    for offset, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
-        zeros, others = head[offset::2], head[1 - offset :: 2]
-        if len(zeros) >= 8 and zeros.count(0) > 0.8 * len(zeros) and others.count(0) < 0.1 * len(others):
-            return encoding
-    return None
 
 
 def _unpacked_chunks(path: Path, size: int) -> Iterator[bytes]:

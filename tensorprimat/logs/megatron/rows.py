@@ -5,7 +5,6 @@ Most lines of a Megatron log are no iteration lines: `find_mentions` searches fa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +45,7 @@ class RowTable:
         self.next_line = 1
         """Number of the first line of the next block."""
         self.broken_lines: list[int] = []
-        """Lines that began as iteration lines but have no readable time."""
+        """Lines that began as iteration lines but have no readable time, or those of two iterations."""
         self._waiting: list[bytes] = []
         """Whole lines, each with its line end, kept until there are enough to read at once."""
         self._waiting_bytes = 0
@@ -107,18 +106,12 @@ class RowTable:
         self._waiting_bytes = 0
         starts = np.concatenate([[0], ends[:-1] + 1])
         read, odd = self._read(text, starts, ends)
-        broken: list[int] = []
-        for position in odd:
-            pieces = np.array(list(_pieces(text, int(starts[position]), int(ends[position]))), np.int64)
-            of_pieces, unread = self._read(text, pieces[:, 0], pieces[:, 1])
-            read += [(np.full(len(members), position), fields) for members, fields in of_pieces]
-            broken += [position] * bool(unread)
-        self.broken_lines += sorted(int(numbers[position]) for position in broken)
+        self.broken_lines += sorted(int(numbers[position]) for position in odd)
         if not read:
             return 0
         part = _merged(numbers, read)
         self._extend(part)
-        return int(np.count_nonzero(np.diff(part["line"], prepend=-1)))  # two iterations may share a line
+        return len(part["line"])
 
     def _extend(self, part: dict[str, FloatArray]) -> None:
         if not len(
@@ -128,7 +121,7 @@ class RowTable:
         self._columns.extend(part)
 
     def _read(self, text: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[list[_Read], list[int]]:
-        """Return the fields of all iteration lines, and the positions of those that need a closer look."""
+        """Return the fields of all iteration lines, and the positions of those without one time."""
         signs, lengths = np.frombuffer(text, np.uint8), ends - starts
         order = np.argsort(lengths, kind="stable")
         changes = np.flatnonzero(np.diff(lengths[order])) + 1
@@ -301,23 +294,6 @@ def _joined(parts: list[FloatArray]) -> FloatArray:
     if all(part.strides == (0,) and part[0] == parts[0][0] for part in parts):
         return np.broadcast_to(parts[0][0], sum(map(len, parts)))
     return np.concatenate(parts)
-
-
-def _pieces(block: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each iteration line inside one line.
-
-    There are several where carriage returns redraw it, or where two processes write into one line."""
-    at = block.find(NEEDLE, start, end)
-    while at >= 0:
-        following = block.find(NEEDLE, at + 1, end)
-        begin = max(block.rfind(b"\r", start, at) + 1, start, at - MAX_ROW_BYTES)
-        stop = min(end, at + MAX_ROW_BYTES)
-        if (redrawn := block.find(b"\r", at, stop)) >= 0:
-            stop = redrawn
-        if 0 <= following < stop:  # ends where the next one's own "iteration" begins
-            stop = max(block.rfind(b"iteration", at + len(NEEDLE), following - len(NEEDLE) // 2), at + len(NEEDLE))
-        yield begin, stop
-        start, at = stop, following
 
 
 def find_mentions(block: bytes) -> tuple[NDArray[np.int64], list[int]]:
