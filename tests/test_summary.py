@@ -66,6 +66,25 @@ def test_a_step_that_holds_a_validation_is_left_out_and_counted():
     assert any("validation" in warning for warning in summary.warnings)
 
 
+@in_each(
+    ("rows", "sentence"),
+    [
+        (
+            [
+                *timed(1.0, 1.0, 1.0), Step(index=4, seconds=7.0, interrupted_by="validation"),
+                Step(index=5, seconds=None), Step(index=6, seconds=None, covers=0),
+                Step(index=1, seconds=1.0, segment=1), Step(index=2, seconds=1.0, segment=1),
+            ],
+            "only 2 of 8 rows are measured (left out: 2 of other segments, 1 without steps of their own, "
+            "1 without a time, 1 with a validation or checkpoint, 1 of the warm-up), too few",
+        ),
+        (timed(1.0, 1.0), "only 1 of 2 rows is measured (left out: 1 of the warm-up), too few"),
+    ],
+)  # fmt: skip
+def test_few_measured_rows_are_told_with_all_rows_and_why_the_others_are_left_out(rows, sentence):
+    assert any(sentence in warning for warning in summarise(result(rows)).warnings)
+
+
 def test_rates_without_times_are_combined_harmonically():
     rows = [
         Step(index=i, seconds=None, samples=8, reported_samples_per_second=r) for i, r in ((1, 1.0), (2, 2.0), (3, 4.0))

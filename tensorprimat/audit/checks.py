@@ -125,8 +125,32 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[Notice]:
         if not len(selection.rows):
             found += _unmeasured(result, selection, say)
         elif len(selection.rows) < 10:
-            found.append(say("few_rows", rows=len(selection.rows)))
+            found.append(_few_rows(result, selection, say))
     return found
+
+
+def _few_rows(result: Result, selection: Selection, say: Callable[..., Notice]) -> Notice:
+    """Return how many rows of a run are measured, of how many, and why the others are not."""
+    steps, measured, every = result.steps, len(selection.rows), counted(len(selection.of_run), "row")
+    rest = np.setdiff1d(selection.of_run, selection.rows)
+    of_rest = steps.take(rest)
+    timed = [np.isfinite(of_rest.column("seconds")), *(np.isfinite(usable_rate(of_rest, name)) for name in RATES)]
+    reasons = {
+        "of other segments": ~np.isin(rest, selection.of_training),
+        "without steps of their own": of_rest.column("covers") == 0,
+        "without a time": ~np.logical_or.reduce(timed),
+        f"with {_other_work(result)}": of_rest.column("interrupted_by") != 0,
+        "of the warm-up": np.ones(len(rest), dtype=bool),
+    }
+    why = np.select(list(reasons.values()), range(len(reasons)))
+    numbers = zip(np.bincount(why, minlength=len(reasons)), reasons, strict=True)
+    left_out = [f"{number} {reason}" for number, reason in numbers if number]
+    return say(
+        "few_rows",
+        rows=f"{measured} of {every}" if left_out else every,
+        verb="is" if measured == 1 else "are",
+        others=f" (left out: {', '.join(left_out)})" if left_out else "",
+    )
 
 
 def _faster_before(result: Result, selection: Selection) -> float | None:

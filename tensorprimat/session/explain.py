@@ -47,7 +47,7 @@ def overview(result: Result) -> list[tuple[str, str]]:
         elif performance.total_steps and performance.measured_steps is not None:
             measured, every = map(quantities.count, (performance.measured_steps, performance.total_steps))
             number = len(result.steps)
-            in_rows = f", in {quantities.counted(number, 'row')}" if 0 < number < performance.total_steps else ""
+            in_rows = f", logged in {quantities.counted(number, 'row')}" if 0 < number < performance.total_steps else ""
             parts.append(f"{measured} of {every} steps measured{in_rows}")
         rows.append(("step time", ", ".join(parts)))
     reason = verdict.gap_reason(result.audit)
