@@ -121,7 +121,7 @@ def picture(page, name):
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
-@in_each("name", ["two", "models", "tiny", "incomparable", "enhanced", "means", "hostile"])
+@in_each("name", ["two", "models", "tiny", "incomparable", "enhanced", "means", "hostile", "list"])
 def test_no_width_needs_sideways_scrolling(visit, name):
     page = visit(name, WIDTHS[0])
     widest = {}
@@ -130,6 +130,16 @@ def test_no_width_needs_sideways_scrolling(visit, name):
         picture(page, f"{name}_{width}")
         widest[width] = page.evaluate("document.documentElement.scrollWidth")
     assert {width: shown for width, shown in widest.items() if shown > width} == {}
+
+
+@in_each("name", ["models", "list"])
+def test_a_table_that_is_cut_shows_that_it_scrolls(visit, name):
+    cut = visit(name, WIDTHS[0]).evaluate(
+        "[...document.querySelectorAll('*')].filter(one => one.scrollWidth > one.clientWidth && "
+        "getComputedStyle(one).overflowX === 'auto').map(one => getComputedStyle(one).backgroundImage)"
+    )
+    assert cut
+    assert all("linear-gradient" in one for one in cut)
 
 
 def test_dark_and_light_follow_the_system_and_the_reader(visit):

@@ -224,37 +224,30 @@ def render_markdown(content: Sequence[Table], *, heading: str, plot: str | None 
 
 PAGE = """<!doctype html>
 <html lang="en">
+<head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{{ script_hash }}'">
 <title>{{ heading }}</title>
 <style>
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; }
-div { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th, td { padding: .25rem .75rem; border-bottom: 1px solid #ddd; text-align: left; }
-th { border-bottom: 2px solid #888; }
-.n { text-align: right; }
-th button { all: unset; cursor: pointer; }
-th button:focus-visible { outline: 2px solid; }
-th button::after { content: "\\a0↕"; color: #888; font-weight: 400; }
-th[aria-sort="ascending"] button::after { content: "\\a0↑"; }
-th[aria-sort="descending"] button::after { content: "\\a0↓"; }
-p { color: #666; }
-@media (prefers-color-scheme: dark) { body { background: #16181c; color: #ddd; } th, td { border-color: #444; } }
-</style>
-<h1>{{ heading }}</h1>
+{{ style }}</style>
+</head>
+<body>
+<header><div class="wide"><h1>{{ heading }}</h1></div></header>
+<main class="wide">
 {% for table in tables %}
 <h2>{{ table.title }}</h2>
-<div><table{% if table.rows | length > 1 %} class="sortable"{% endif %}>
-<thead><tr>{% for column in table.columns %}<th{% if column.numeric %} class="n"{% endif %}>{{ column.title }}</th>{% endfor %}</tr></thead>
+<div class="scroll" role="region" tabindex="0" aria-label="{{ table.title }}"><table{% if table.rows | length > 1 %} class="sortable"{% endif %}>
+<thead><tr>{% for column in table.columns %}<th scope="col"{% if column.numeric %} class="number"{% endif %}>{{ column.title }}</th>{% endfor %}</tr></thead>
 <tbody>
-{% for row in table.rows %}<tr>{% for cell in row %}<td{% if table.columns[loop.index0].numeric %} class="n" data-sort="{{ cell.value if cell.value is not none }}"{% endif %}>{{ cell.text | line }}</td>{% endfor %}</tr>
+{% for row in table.rows %}<tr>{% for cell in row %}<td{% if table.columns[loop.index0].numeric %} class="number" data-sort="{{ cell.value if cell.value is not none }}"{% endif %}>{{ cell.text | line }}</td>{% endfor %}</tr>
 {% endfor %}</tbody>
 </table></div>
-{% if table.note %}<p>{{ table.note }}</p>{% endif %}
+{% if table.note %}<p class="note">{{ table.note }}</p>{% endif %}
 {% endfor %}
+</main>
 <script>{{ script }}</script>
+</body>
 </html>
 """  # noqa: E501  a table row is one line of the template, so that no spaces are between its cells
 
@@ -263,11 +256,11 @@ def render_html(content: Sequence[Table], *, heading: str) -> str:
     """Return the document as one page without external files, whose tables can be sorted."""
     from jinja2 import Environment
 
-    from tensorprimat.reports.html import embedded_script  # here: the other forms need no jinja2
+    from tensorprimat.reports.html import embedded_script, embedded_style  # here: the other forms need no jinja2
 
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters["line"] = one_line
     script, script_hash = embedded_script("report_sort.js")
     return environment.from_string(PAGE).render(
-        heading=one_line(heading), tables=content, script=script, script_hash=script_hash
+        heading=one_line(heading), tables=content, style=embedded_style(), script=script, script_hash=script_hash
     )

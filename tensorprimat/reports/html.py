@@ -60,7 +60,7 @@ def render(comparison: Comparison, report: Report = COMPARISON) -> str:
         version=__version__,
         formatting=formatting,
         quantities=quantities,
-        style=Markup((_HERE / "report.css").read_text(encoding="utf-8") + _level_colours()),
+        style=embedded_style() + Markup(_level_colours()),
         script=script,
         script_hash=script_hash,
     )  # fmt: skip
@@ -97,11 +97,15 @@ def embedded_script(*names: str) -> tuple[Markup, str]:
     return Markup(script), base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
+def embedded_style() -> Markup:
+    """Return the look that every page has."""
+    return Markup((_HERE / "report.css").read_text(encoding="utf-8"))
+
+
 def history_page(machines: Sequence[Any], metrics: str) -> str:
     """Return the page of a history (reports/history), whose charts need no script."""
-    style = Markup((_HERE / "report.css").read_text(encoding="utf-8"))
     template = _environment().get_template("history.html")
-    return template.render(machines=machines, metrics=metrics, style=style, version=__version__)
+    return template.render(machines=machines, metrics=metrics, style=embedded_style(), version=__version__)
 
 
 def _environment() -> jinja2.Environment:
