@@ -3,7 +3,6 @@
 import os
 import re
 import threading
-import time
 
 from replay import Replay
 from test_passes import spec
@@ -69,17 +68,17 @@ def test_a_gpu_whose_driver_hangs_while_a_cell_is_timed_does_not_hold_up_its_res
         def read(self):
             if self._next:
                 answers.wait(30)
+                answered.append(True)
             return super().read()
 
-    answers = threading.Event()
+    answers, answered = threading.Event(), []
     monkeypatch.setattr(telemetry, "DRIVER_SECONDS", 0.05)
     monkeypatch.setattr(telemetry, "open_devices", lambda _: [Hanging([DeviceReading(processes=(Process(pid=1),))])])
     info = GpuInfo(device_name="NVIDIA H200", device_count=1)
     watch = advice.Watch(Machine(platform="nvd", gpu_info=info, host="here", gpu_ids=("a",)), "cuda")
-    began = time.monotonic()
     assert watch.end() == ()
+    assert answered == []
     answers.set()
-    assert time.monotonic() - began < 10
 
 
 def test_steady_trials_give_no_advice():

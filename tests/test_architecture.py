@@ -454,9 +454,8 @@ def test_every_interface_is_implemented_by_several_modules():
     ],
 )  # fmt: skip
 def test_a_name_defined_in_two_modules_is_found(planted):
-    texts = package_texts()
-    assert doubles({**texts, "tensorprimat.core.one": planted}) == {}
-    twice = doubles({**texts, "tensorprimat.core.one": planted, "tensorprimat.logs.other": "def planted():\n    pass"})
+    assert doubles({"tensorprimat.core.one": planted}) == {}
+    twice = doubles({"tensorprimat.core.one": planted, "tensorprimat.logs.other": "def planted():\n    pass"})
     assert twice == {"planted": ["core.one", "logs.other"]}
 
 

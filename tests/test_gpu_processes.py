@@ -45,6 +45,30 @@ def started():
             process.communicate()
 
 
+@pytest.fixture(autouse=True)
+def patient(started, monkeypatch):
+    """Let a watch last until each process at work has had CPU time: other programs may hold all cores for a second."""
+    busiest = leftovers._busiest
+
+    def used(pid):
+        return sum(psutil.Process(pid).cpu_times()[:2])
+
+    def was_seen(pid, before):
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_RUNNING or used(pid) - before > 0.05
+        except psutil.NoSuchProcess:
+            return True
+
+    def watch(*arguments):
+        pids = [pid for one in started if lives(pid := getattr(one, "pid", one))]
+        before = {pid: used(pid) for pid in pids}
+        found = busiest(*arguments)
+        wait_until(lambda: all(was_seen(pid, before[pid]) for pid in pids))
+        return found
+
+    monkeypatch.setattr(leftovers, "_busiest", watch)
+
+
 def orphan(device, started, more="pass", **settings):
     """Start a Python process with the device open whose parent has ended; return its number."""
     parent = subprocess.Popen(
