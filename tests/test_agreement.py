@@ -1,8 +1,6 @@
 """Figures held against one another: counters, clocks, rates and TFLOP/s decide what a printed rate counts."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from each import in_each
@@ -19,7 +17,7 @@ from tensorprimat.models import flops, presets
 LENGTH, MICRO, SECONDS, STEPS = 4096, 4, 21.0, 40
 
 
-def axolotl(gpus: int, accumulated: int, *, counts: str, bar: bool, world: bool) -> str:
+def axolotl(gpus, accumulated, *, counts, bar, world):
     """Return a log of axolotl. counts: the tokens in its rate per GPU; bar: with a clock; world: states the GPUs."""
     of_step = LENGTH * MICRO * accumulated * gpus
     rate = {"one GPU": of_step / gpus, "all GPUs, one batch": of_step / accumulated}[counts] / SECONDS
@@ -46,8 +44,8 @@ def axolotl(gpus: int, accumulated: int, *, counts: str, bar: bool, world: bool)
 @in_each("counts", ["one GPU", "all GPUs, one batch"])
 @in_each(("gpus", "accumulated"), [(8, 1), (8, 4), (2, 8)])
 def test_a_rate_per_gpu_counts_what_the_counters_and_the_clock_of_the_log_say(
-    read_text: Any, gpus: int, accumulated: int, counts: str, bar: bool, world: bool
-) -> None:
+    read_text, gpus, accumulated, counts, bar, world
+):
     result = read_text(axolotl(gpus, accumulated, counts=counts, bar=bar, world=world))
     figures = result.performance_metrics
     assert figures.tokens_per_second_per_gpu == pytest.approx(LENGTH * MICRO * accumulated / SECONDS, rel=1e-3)
@@ -58,14 +56,14 @@ def test_a_rate_per_gpu_counts_what_the_counters_and_the_clock_of_the_log_say(
 
 
 @in_each("name", ["train.log", "with_bar.log", "train_results.json"])
-def test_the_final_rate_of_the_trainer_counts_one_process(shared: Path, name: str) -> None:
+def test_the_final_rate_of_the_trainer_counts_one_process(shared, name):
     result = logs.read(shared / "cases" / "J-hf-tokens-per-process" / name)
     figures = result.performance_metrics
     assert (figures.tokens_per_second, figures.tokens_per_second_per_gpu) == (32768, 4096)
     assert any("printed 4,096.0, which counts one process" in warning for warning in result.warnings)
 
 
-def means(*, gpus: int | None = None, length: int | None = 2048, samples: float = 16.0, **printed: float) -> Result:
+def means(*, gpus=None, length=2048, samples=16.0, **printed):
     """Return a result of means of a whole run, with the rates that a log prints."""
     figures = PerformanceMetrics(samples_per_second=samples, basis="reported_means", reported=Reported(**printed))
     shape = presets.find_preset("llama").shape
@@ -79,7 +77,7 @@ def means(*, gpus: int | None = None, length: int | None = 2048, samples: float 
     return summarise(reported.with_means(agreement.with_scopes(read)))
 
 
-def told(result: Result) -> list[str]:
+def told(result):
     return [warning for warning in result.warnings if warning.startswith(("tokens_per_second: ", "tflops"))]
 
 
@@ -96,7 +94,7 @@ def told(result: Result) -> list[str]:
         ({"tokens_per_second": 4096.0, "tokens_per_second_per_gpu": 4096.0, "gpus": 8, "length": None}, None),
     ],
 )
-def test_of_means_that_contradict_one_another_the_one_that_others_support_holds(rates: Any, right: int | None) -> None:
+def test_of_means_that_contradict_one_another_the_one_that_others_support_holds(rates, right):
     result = means(**rates)
     assert result.performance_metrics.tokens_per_second == right
     is_consistent = rates.get("tokens_per_second") == 32768
@@ -104,7 +102,7 @@ def test_of_means_that_contradict_one_another_the_one_that_others_support_holds(
     assert summarise(result) == result
 
 
-def test_tflops_choose_between_readings_that_a_known_factor_separates_and_remove_nothing_else() -> None:
+def test_tflops_choose_between_readings_that_a_known_factor_separates_and_remove_nothing_else():
     of_one = flops.per_token(presets.find_preset("llama").shape, 2048) * 4096 / 1e12
     rates = {"tokens_per_second": 4096.0, "tokens_per_second_per_gpu": 4096.0, "gpus": 8, "samples": 3.0}
     assert means(**rates, tflops_per_gpu=of_one).performance_metrics.tokens_per_second == 32768
@@ -128,9 +126,7 @@ TOTAL, PER_GPU, SAMPLES = agreement.TOTAL, agreement.PER_GPU, "reported_samples_
         ({TOTAL: 4096.0, PER_GPU: 4096.0}, 8, None, "nothing decides between them"),
     ],
 )
-def test_rates_of_rows_count_what_samples_counters_and_dates_imply(
-    columns: dict[str, float], gpus: int | None, right: int | None, why: str | None
-) -> None:
+def test_rates_of_rows_count_what_samples_counters_and_dates_imply(columns, gpus, right, why):
     rows = [Step(index=n, seconds=columns.get("seconds"), ended_at=2.0 * n) for n in range(1, 20)]
     read = means(gpus=gpus).changed(steps=Steps.of(rows).replace(**columns), performance_metrics=PerformanceMetrics())
     result = summarise(reported.with_means(agreement.with_scopes(read)))
@@ -149,9 +145,7 @@ def test_rates_of_rows_count_what_samples_counters_and_dates_imply(
         (20.0, 20.0, None),  # rows also hold what the rate leaves out
     ],
 )
-def test_a_rate_of_samples_is_not_below_the_samples_counted_over_a_clock(
-    printed: float, right: float | None, why: str | None, tmp_path: Path
-) -> None:
+def test_a_rate_of_samples_is_not_below_the_samples_counted_over_a_clock(printed, right, why, tmp_path):
     rows = [{"step": n, "consumed_samples": 32 * n, "timestamp": 1.7e9 + 2 * n} for n in range(1, 30)]
     log = tmp_path / "own.jsonl"
     log.write_text("".join(json.dumps(row | {"samples_per_second": printed, "loss": 3.0}) + "\n" for row in rows))
@@ -165,7 +159,7 @@ def test_a_rate_of_samples_is_not_below_the_samples_counted_over_a_clock(
 
 
 @in_each(["jsonl", "csv"])
-def test_columns_that_repeat_one_number_are_settings(container: str, tmp_path: Path) -> None:
+def test_columns_that_repeat_one_number_are_settings(container, tmp_path):
     rows = [
         {"step": n, "step_time_s": 2.01, "tokens_per_second": 1024.5, "num_gpus": 8, "seq_len": 1024, "seed": n}
         | {"global_batch_size": 16}
@@ -187,7 +181,7 @@ def test_columns_that_repeat_one_number_are_settings(container: str, tmp_path: P
 DISPUTED = {"step_time_s": 1.0004, "tokens_per_second": 90000.5, "global_batch_size": 16, "sequence_length": 4096}
 
 
-def table(tmp_path: Path, columns: dict[str, float], clock: float | None = None) -> Path:
+def table(tmp_path, columns, clock=None):
     """Return a file of rows with some columns. clock: seconds between the rows, if they have dates."""
     log = tmp_path / "own.jsonl"
     dates = [{} if clock is None else {"timestamp": 1.7e9 + clock * n} for n in range(30)]
@@ -218,8 +212,8 @@ def table(tmp_path: Path, columns: dict[str, float], clock: float | None = None)
     ],
 )
 def test_of_figures_of_rows_that_no_factor_reconciles_the_one_without_support_goes(
-    tmp_path: Path, columns: dict[str, float], clock: float | None, tokens: float, seconds: float, field: str | None
-) -> None:
+    tmp_path, columns, clock, tokens, seconds, field
+):
     result = logs.read(table(tmp_path, DISPUTED | columns, clock))
     figures = result.performance_metrics
     assert figures.avg_step_time_seconds == (None if seconds is None else pytest.approx(seconds, rel=1e-3))
@@ -229,7 +223,7 @@ def test_of_figures_of_rows_that_no_factor_reconciles_the_one_without_support_go
     assert summarise(result) == result
 
 
-def test_a_work_of_a_step_that_the_user_states_is_not_in_dispute(tmp_path: Path) -> None:
+def test_a_work_of_a_step_that_the_user_states_is_not_in_dispute(tmp_path):
     result = logs.read(table(tmp_path, DISPUTED), facts=UserFacts(global_batch_size=16))
     assert result.performance_metrics.tokens_per_second == pytest.approx(65536, rel=1e-3)
 
@@ -242,16 +236,14 @@ def test_a_work_of_a_step_that_the_user_states_is_not_in_dispute(tmp_path: Path)
         ({"tokens_per_second": 50000.5, "sequence_length": 4096}, 50000.5),  # sequences are shorter than the longest
     ],
 )
-def test_rates_without_times_hold_only_where_they_imply_one_another(
-    tmp_path: Path, columns: dict[str, float], right: float | None
-) -> None:
+def test_rates_without_times_hold_only_where_they_imply_one_another(tmp_path, columns, right):
     result = logs.read(table(tmp_path, {"samples_per_second": 16.02} | columns))
     assert result.performance_metrics.tokens_per_second == (right and pytest.approx(right))
     assert result.performance_metrics.samples_per_second == pytest.approx(16.02)
 
 
-def test_a_rate_that_only_the_clock_of_a_logger_can_check_is_refused_where_it_contradicts(tmp_path: Path) -> None:
-    def read(**measured: float) -> Result:
+def test_a_rate_that_only_the_clock_of_a_logger_can_check_is_refused_where_it_contradicts(tmp_path):
+    def read(**measured):
         rows = ({"step": n, "loss": 9 - n / 100, "timestamp": 1.7e9 + 1.27 * n, **measured} for n in range(1, 200))
         (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         return logs.read(tmp_path / "steps.jsonl")

@@ -21,7 +21,7 @@ from tensorprimat.storage import store
 ROOT = Path(__file__).parents[1]
 
 
-def litgpt_log(seconds: float = 0.5, name: str = "") -> str:
+def litgpt_log(seconds=0.5, name=""):
     arguments = (
         "{'devices': 4, 'train': TrainArgs(global_batch_size=16, micro_batch_size=4, max_seq_length=1024)"
         + (f", 'model_name': '{name}'" if name else "")
@@ -44,13 +44,13 @@ def old(tmp_path, monkeypatch):
     return tmp_path
 
 
-def analyze(capsys, *arguments: str) -> tuple[int, str, str]:
+def analyze(capsys, *arguments):
     code = cli.main(["analyze", *arguments])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
 
-def listed(capsys, *arguments: str) -> dict[str, dict]:
+def listed(capsys, *arguments):
     _, out, _ = analyze(capsys, "--json", *arguments)
     return {row["file"]: row for row in json.loads(out)["files"]}
 

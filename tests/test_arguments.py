@@ -1,8 +1,6 @@
 """Settings and shapes of models that frameworks print by name before their first row, or log in constant columns."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 from each import in_each
 from keyvalue_rows import composer, log, nanotron
@@ -91,15 +89,15 @@ ROW = "step {n} | loss 9.{n:02} | 512.{n} ms/step | 8,{n}00 tok/s\n"
 FMS = "step: {n}0\nloss: 2.5\ntokens seen: {tokens}\ncurrent step time: 1.5\ncurrent token per gpu per sec: 5461\n"
 
 
-def rows(row: str) -> str:
+def rows(row):
     return "".join(row.format(n=n, tokens=65536 * 10 * n) for n in range(10, 40))
 
 
-def of_transformers(**entries: Any) -> str:
+def of_transformers(**entries):
     return f">> Model config LlamaConfig {json.dumps({**LLAMA, 'model_type': 'llama', **entries}, indent=2)}\n"
 
 
-def test_what_nanotron_prints_is_read(read_text: Any) -> None:
+def test_what_nanotron_prints_is_read(read_text):
     result = read_text(NANOTRON.replace("{count}", "1.24G") + "\n".join(map(nanotron, range(1, 20))))
     config, shape = result.training_config, result.model.shape
     assert (config.strategy, config.precision, config.optimizer, config.recompute) == (
@@ -112,7 +110,7 @@ def test_what_nanotron_prints_is_read(read_text: Any) -> None:
     assert (shape.num_layers, shape.gated_mlp, shape.tied_embeddings) == (16, True, True)
 
 
-def test_numbers_that_have_other_parameters_than_the_log_states_are_no_shape(read_text: Any) -> None:
+def test_numbers_that_have_other_parameters_than_the_log_states_are_no_shape(read_text):
     lines = list(map(nanotron, range(1, 20)))
     for count in ("1.30G", "990M", "{count}"):
         assert read_text(NANOTRON.replace("{count}", count) + "\n".join(lines)).model.shape is None
@@ -120,7 +118,7 @@ def test_numbers_that_have_other_parameters_than_the_log_states_are_no_shape(rea
     assert read_text(lost + "\n".join(lines)).model.shape is None
 
 
-def test_what_llm_foundry_prints_is_read(read_text: Any) -> None:
+def test_what_llm_foundry_prints_is_read(read_text):
     result = read_text(FOUNDRY + "\n".join(map(composer, range(1, 20))))
     config, shape = result.training_config, result.model.shape
     assert (config.strategy, config.optimizer, config.attention_backend) == ("fsdp", "decoupled_adamw", "flash")
@@ -128,7 +126,7 @@ def test_what_llm_foundry_prints_is_read(read_text: Any) -> None:
     assert (shape.ffn_hidden_size, shape.gated_mlp, shape.tied_embeddings) == (3072, False, True)
 
 
-def test_what_litgpt_prints_is_read(read_text: Any) -> None:
+def test_what_litgpt_prints_is_read(read_text):
     result = read_text(LITGPT + rows(LITGPT_ROW))
     config = result.training_config
     assert (config.sequence_length, config.data_parallel_size, config.optimizer) == (2048, 8, "adamw")
@@ -136,7 +134,7 @@ def test_what_litgpt_prints_is_read(read_text: Any) -> None:
     assert (result.model.shape.vocab_size, result.model.parameters) == (32000, 1_100_048_384)
 
 
-def test_what_maxtext_prints_is_read(read_text: Any) -> None:
+def test_what_maxtext_prints_is_read(read_text):
     result = read_text(f"{MAXTEXT}number parameters: 8.030 billion\n{rows(MAXTEXT_ROW)}")
     config = result.training_config
     assert result.model.shape == presets.find_preset("llama").shape
@@ -144,7 +142,7 @@ def test_what_maxtext_prints_is_read(read_text: Any) -> None:
     assert config.parameter_dtype == "float32"
 
 
-def test_the_gpus_of_fms_fsdp_follow_from_its_counter_and_its_rates(read_text: Any) -> None:
+def test_the_gpus_of_fms_fsdp_follow_from_its_counter_and_its_rates(read_text):
     settings = "--> running with these configs train_config(model_variant='llama2_7b', seq_length=4096, batch_size=2, "
     result = read_text(f"{settings}sharding_strategy='hsdp')\n--> model has 6738.415616 Million params\n{rows(FMS)}")
     config = result.training_config
@@ -168,9 +166,7 @@ def test_the_gpus_of_fms_fsdp_follow_from_its_counter_and_its_rates(read_text: A
         ("model: meta-llama/Llama-3.1-8B\nModel size: 8,030,261,248 total parameters\n", True),
     ],
 )
-def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(
-    read_text: Any, text: str, *, is_read: bool
-) -> None:
+def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(read_text, text, *, is_read):
     shape = read_text(text + rows(ROW)).model.shape
     assert shape == (presets.find_preset("llama").shape if is_read else None)
 
@@ -196,7 +192,7 @@ def test_a_configuration_or_a_name_with_the_parameters_states_the_shape(
         ("tuner_type='lora'", "peft", "lora"),
     ],
 )
-def test_an_argument_by_name_states_a_setting(read_text: Any, text: str, field: str, value: Any) -> None:
+def test_an_argument_by_name_states_a_setting(read_text, text, field, value):
     assert getattr(read_text(f"{text}\n{rows(ROW)}").training_config, field) == value
 
 
@@ -289,14 +285,12 @@ COLOSSALAI = "Namespace(lr=0.0003, tp=4, pp=2, max_length=4096, mixed_precision=
                                     "learning_rate": 0.0003, "recompute": "full"}),
     ],
 )  # fmt: skip
-def test_what_a_framework_prints_about_its_own_training_is_read(
-    read_text: Any, name: str, dump: str, stated: dict[str, Any]
-) -> None:
+def test_what_a_framework_prints_about_its_own_training_is_read(read_text, name, dump, stated):
     config = read_text(log(name, before=dump)).training_config
     assert {field: getattr(config, field) for field in stated} == stated
 
 
-def test_a_language_model_of_fairseq_states_its_shape(read_text: Any) -> None:
+def test_a_language_model_of_fairseq_states_its_shape(read_text):
     shape = read_text(log("fairseq", before=FAIRSEQ)).model.shape
     assert (shape.num_layers, shape.ffn_hidden_size, shape.vocab_size, shape.tied_embeddings) == (12, 3072, 49992, True)
     assert read_text(log("fairseq", before=FAIRSEQ.replace("123,449,856", "162,643,968"))).model.shape is None
@@ -320,13 +314,13 @@ def test_a_language_model_of_fairseq_states_its_shape(read_text: Any) -> None:
         "[INFO] [config.py:1003:print]   seed .......... 7",
     ],
 )
-def test_what_is_of_other_work_or_is_not_enabled_states_nothing(read_text: Any, text: str) -> None:
+def test_what_is_of_other_work_or_is_not_enabled_states_nothing(read_text, text):
     assert read_text(f"{text}\n{rows(ROW)}").training_config.seed is None
     expected = None if "seed: 8" in text else 5
     assert read_text(f"seed: 5\n{text}\n{rows(ROW)}").training_config.seed == expected
 
 
-def test_a_number_of_parameters_is_wholly_a_number(read_text: Any) -> None:
+def test_a_number_of_parameters_is_wholly_a_number(read_text):
     told = {
         "1,100,048,384": 1_100_048_384, "1 100 048 384": None, "1.1e9": None, "2**30": None, "12": None, "1.1B": None,
     }  # fmt: skip
@@ -335,27 +329,27 @@ def test_a_number_of_parameters_is_wholly_a_number(read_text: Any) -> None:
         assert read_text(f"Model params   : {text}\n{rows(ROW)}").model.parameters == count
 
 
-def test_the_program_that_a_log_contains_states_nothing(read_text: Any) -> None:
+def test_the_program_that_a_log_contains_states_nothing(read_text):
     program = "import torch\nseed = 9\noptimizer = torch.optim.Adam\n"
     for text, seed in ((program, None), (program + "=" * 100 + "\nseed: 7\n", 7)):
         config = read_text(text + rows(ROW)).training_config
         assert (config.seed, config.optimizer) == (seed, None)
 
 
-def test_the_release_of_cuda_and_rocm_is_that_of_pytorch(read_text: Any) -> None:
+def test_the_release_of_cuda_and_rocm_is_that_of_pytorch(read_text):
     for version, release in (("2.9.0+cu129", "12.9"), ("2.8.0+rocm6.4", "6.4"), ("2.8.0+cpu", None), ("2.8.0", None)):
         assert read_text(f"PyTorch version: {version}\n{rows(ROW)}").gpu_info.software_version == release
         assert read_text(f"Torch: {version}. CUDA: 8.0\n{rows(ROW)}").gpu_info.pytorch_version == version
 
 
-def test_an_argument_has_the_line_that_states_it(tmp_path: Path) -> None:
+def test_an_argument_has_the_line_that_states_it(tmp_path):
     path = tmp_path / "train.log"
     path.write_text(f"PyTorch version: 2.9.1\nstarting\noptimizer: AdamW\nseed: 7\n{rows(ROW)}", encoding="utf-8")
     cited = logs.read(path, cited=True).provenance.citations
     assert [cited[name] for name in ("pytorch_version", "optimizer", "seed")] == [f"train.log:{n}" for n in (1, 3, 4)]
 
 
-def test_columns_that_never_change_state_settings_device_and_shape(read_text: Any) -> None:
+def test_columns_that_never_change_state_settings_device_and_shape(read_text):
     stated = {
         "gpu_name": "NVIDIA H100 80GB HBM3", "precision": "bf16", "optimizer": "AdamW", "lr": "0.0003",
         "num_hidden_layers": "32", "hidden_size": "4096", "intermediate_size": "14336", "num_attention_heads": "32",
@@ -398,7 +392,7 @@ def test_columns_that_never_change_state_settings_device_and_shape(read_text: An
         ),
     ],
 )  # fmt: skip
-def test_the_settings_beside_a_log_are_read(tmp_path: Path, name: str, text: str, beside: str, content: str) -> None:
+def test_the_settings_beside_a_log_are_read(tmp_path, name, text, beside, content):
     (tmp_path / name).write_text(text, encoding="utf-8")
     assert logs.read(tmp_path / name).model.shape is None
     (tmp_path / beside).write_text(content, encoding="utf-8")

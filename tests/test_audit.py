@@ -1,8 +1,6 @@
 """The closing audit: comparison of the headline with the log's own clock, and contradictions."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import plausible
@@ -15,7 +13,7 @@ from tensorprimat.audit import verdict
 from tensorprimat.audit.evidence import DATES, Elapsed, Evidence, LogClock
 from tensorprimat.core.errors import ContradictionError
 from tensorprimat.core.provenance import Audit
-from tensorprimat.core.result import Result, TrainingConfig
+from tensorprimat.core.result import TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
 from tensorprimat.logs.assemble import audited
@@ -23,7 +21,7 @@ from tensorprimat.logs.assemble import audited
 START = 1.7e9
 
 
-def rows(times: list[float], dates: list[float] | None = None, **fields: object) -> Steps:
+def rows(times, dates=None, **fields):
     """Return rows of one step each; dates: seconds since the start."""
     return Steps.of(
         Step(
@@ -37,9 +35,7 @@ def rows(times: list[float], dates: list[float] | None = None, **fields: object)
     )
 
 
-def result(
-    steps: Steps, *clocks: LogClock, announced: dict[int, str] | None = None, warmup: int | None = None
-) -> Result:
+def result(steps, *clocks, announced=None, warmup=None):
     return summarise(
         plausible.bare(
             training_config=TrainingConfig(global_batch_size=4, sequence_length=100, warmup_steps=warmup),
@@ -210,7 +206,7 @@ def test_an_older_file_names_the_clock_of_timestamps_as_a_new_one_does():
     assert older == Audit(clock=DATES, work=10, clock_seconds=5.0)
 
 
-def test_the_audit_is_in_the_result_of_a_real_log(shared: Path) -> None:
+def test_the_audit_is_in_the_result_of_a_real_log(shared):
     outcome = logs.read(shared / "logs/mlperf/v5.1_nvidia_gb200x8_llama31_8b.txt").audit
     assert outcome.clock == "run_start to run_stop"
     assert outcome.clock_seconds == pytest.approx(4026.5, abs=0.1)
@@ -237,7 +233,7 @@ def test_a_clock_that_rows_state_is_compared_with_them_and_only_warns():
     assert outcome.warnings[0].startswith("audit: 19 steps take 19 s at the measured pace, but 38 s by _runtime")
 
 
-def test_an_interruption_that_megatron_announces_between_rows_names_the_pause(tmp_path: Path):
+def test_an_interruption_that_megatron_announces_between_rows_names_the_pause(tmp_path):
     lines = megatron(Job(seconds=2.0, last=40))
     place = next(n for n, line in enumerate(lines) if "iteration       20/" in line)
     told = " validation loss at iteration 20 | lm loss value: 1.1E+01 | lm loss PPL: 5.9E+04 |"
@@ -247,7 +243,7 @@ def test_an_interruption_that_megatron_announces_between_rows_names_the_pause(tm
     assert outcome.audit.explained_by == ("evaluation 60 s",)
 
 
-def test_composers_training_clock_is_compared_with_its_steps(tmp_path: Path):
+def test_composers_training_clock_is_compared_with_its_steps(tmp_path):
     row = (
         "[batch={0}/50]:\n\t Train time/train: {1:.4f}\n\t Train throughput/device/tokens_per_sec: 4096.0000\n"
         "\t Train time/secs_per_step: 20.0000\n"
@@ -260,8 +256,8 @@ def test_composers_training_clock_is_compared_with_its_steps(tmp_path: Path):
         assert any(warning.startswith("audit: ") for warning in outcome.warnings) == contradicted
 
 
-def test_deepspeeds_mean_since_the_start_is_compared_with_its_rows_and_only_warns(tmp_path: Path):
-    def log(seconds_of_others: float) -> Path:
+def test_deepspeeds_mean_since_the_start_is_compared_with_its_rows_and_only_warns(tmp_path):
+    def log(seconds_of_others):
         path, timed = tmp_path / "run.log", 0.0
         lines = ["[2026-01-05 08:00:00,100] [INFO] [config.py:964:print]   train_batch_size ............. 64"]
         for step in range(1, 201):
@@ -323,8 +319,8 @@ def test_every_measured_segment_is_compared_with_its_dates():
     assert "14 steps take 14 s at the measured pace, but 18 s by the timestamps" in outcome.warnings[0]
 
 
-def test_a_warm_up_that_is_faster_than_the_steps_after_it_is_suspected(read_text: Any) -> None:
-    def warnings(*times: float) -> str:
+def test_a_warm_up_that_is_faster_than_the_steps_after_it_is_suspected(read_text):
+    def warnings(*times):
         lines = [f'{{"step": {n}, "step_time_s": {time}, "loss": 2.5}}\n' for n, time in enumerate(times, 1)]
         return "\n".join(read_text("".join(lines)).warnings)
 
@@ -338,7 +334,7 @@ def test_a_warm_up_that_is_faster_than_the_steps_after_it_is_suspected(read_text
     assert not any("left out as warm-up" in warning for warning in result(of_two).warnings)
 
 
-def warned(times: list[float], dates: list[float]) -> str:
+def warned(times, dates):
     """Return the warning of the audit, empty if there is none."""
     outcome = audited(result(rows(times, dates)), "a")
     return next((warning for warning in outcome.warnings if warning.startswith("audit")), "")

@@ -2,25 +2,20 @@
 
 import json
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tensorprimat import logs
-from tensorprimat.core.result import Result
 from tensorprimat.core.user_facts import UserFacts
 
 TOKENS, STEP, OTHER_WORK = 262144, 2.0, 8.0
 
 
-def stamp(moment: datetime) -> str:
+def stamp(moment):
     return moment.isoformat(timespec="milliseconds") + "Z"
 
 
-def write(
-    folder: Path, *, first: int = 1, last: int = 60, every: int = 10, hour: int = 8, ranks: int = 8, saves: bool = False
-) -> list[dict[str, Any]]:
+def write(folder, *, first=1, last=60, every=10, hour=8, ranks=8, saves=False):
     """Write the rows of one training behind those in training.jsonl, with other work after every tenth step.
 
     ranks: divisor of tps_per_gpu. saves: the other work is the saving of a checkpoint.
@@ -45,26 +40,26 @@ def write(
     return rows
 
 
-def read(folder: Path, **facts: Any) -> Result:
+def read(folder, **facts):
     return logs.read(folder / "training.jsonl", facts=UserFacts(**facts))
 
 
 @pytest.mark.parametrize(("saves", "kind"), [(False, "validation"), (True, "checkpoint")])
-def test_a_step_that_holds_a_validation_or_a_checkpoint_is_not_measured(tmp_path: Path, saves: bool, kind: str) -> None:
+def test_a_step_that_holds_a_validation_or_a_checkpoint_is_not_measured(tmp_path, saves, kind):
     write(tmp_path, saves=saves)
     result = read(tmp_path, num_gpus=8)
     assert [step.index for step in result.steps if step.interrupted_by == kind] == [11, 21, 31, 41, 51]
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(STEP, rel=1e-3)
 
 
-def test_a_validation_of_another_attempt_interrupts_no_step_of_this_one(tmp_path: Path) -> None:
+def test_a_validation_of_another_attempt_interrupts_no_step_of_this_one(tmp_path):
     write(tmp_path, last=25)
     write(tmp_path, first=5, last=60, every=0, hour=9)
     interrupted = [(step.segment, step.index) for step in read(tmp_path).steps if step.interrupted_by]
     assert interrupted == [(0, 11), (0, 21)]
 
 
-def test_slow_steps_of_a_table_that_lies_alone_have_a_warning_with_the_possible_reason(tmp_path: Path) -> None:
+def test_slow_steps_of_a_table_that_lies_alone_have_a_warning_with_the_possible_reason(tmp_path):
     write(tmp_path)
     (tmp_path / "validation.jsonl").unlink()
     assert any("its folder has no validation.jsonl" in warning for warning in read(tmp_path).warnings)
@@ -74,7 +69,7 @@ def test_slow_steps_of_a_table_that_lies_alone_have_a_warning_with_the_possible_
     assert not any("validation.jsonl" in warning for warning in read(even).warnings)
 
 
-def test_a_validation_in_the_history_of_wandb_interrupts_the_step_after_it(tmp_path: Path) -> None:
+def test_a_validation_in_the_history_of_wandb_interrupts_the_step_after_it(tmp_path):
     rows = write(tmp_path)
     for row in rows:
         if row["step"] % 10 == 0:
@@ -87,7 +82,7 @@ def test_a_validation_in_the_history_of_wandb_interrupts_the_step_after_it(tmp_p
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(STEP, rel=1e-3)
 
 
-def test_no_remedy_replaces_the_stated_number_of_gpus_with_that_of_the_replicas(tmp_path: Path) -> None:
+def test_no_remedy_replaces_the_stated_number_of_gpus_with_that_of_the_replicas(tmp_path):
     write(tmp_path, every=0, ranks=4)
     result = read(tmp_path, num_gpus=8)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(TOKENS / STEP / 8, rel=1e-3)
@@ -96,7 +91,7 @@ def test_no_remedy_replaces_the_stated_number_of_gpus_with_that_of_the_replicas(
     assert "--num-gpus 4" not in warning
 
 
-def test_a_row_of_linguas_metrics_that_holds_a_checkpoint_is_not_measured(tmp_path: Path) -> None:
+def test_a_row_of_linguas_metrics_that_holds_a_checkpoint_is_not_measured(tmp_path):
     now, rows = datetime(2026, 1, 5), []
     for step in range(10, 610, 10):
         seconds = 10 * STEP + (OTHER_WORK if step % 100 == 10 and step > 10 else 0.0)

@@ -1,8 +1,5 @@
 """The settings that a framework prints before it starts training belong to that training, wherever they begin."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from each import in_each
 from job_logs import Job
@@ -20,7 +17,7 @@ DUMPED_FIRST = {
 
 
 @in_each("name", DUMPED_FIRST)
-def test_settings_before_the_line_that_starts_training_belong_to_what_follows(tmp_path: Path, name: str) -> None:
+def test_settings_before_the_line_that_starts_training_belong_to_what_follows(tmp_path, name):
     lines: list[str] = []
     for number, (length, seconds) in enumerate(((2048, 2.0), (4096, 4.1), (2048, 2.02))):
         job = Job(length=length, seconds=seconds, last=60 if number == 1 else 40, banner=False, hour=8 + number)
@@ -35,7 +32,7 @@ def test_settings_before_the_line_that_starts_training_belong_to_what_follows(tm
     assert measured.performance_metrics.avg_step_time_seconds == pytest.approx(4.1, rel=0.001)
 
 
-def test_every_training_of_a_table_with_one_header_is_read(tmp_path: Path) -> None:
+def test_every_training_of_a_table_with_one_header_is_read(tmp_path):
     rows = ["step,step_time,total_tokens"]
     for begin, tokens, seconds in ((0, 1000, 1.0), (30, 3000, 2.5), (0, 1000, 1.5)):
         rows += [f"{begin + n},{seconds + n / 1000:.4f},{tokens * (begin + n)}" for n in range(1, 31)]
@@ -45,7 +42,7 @@ def test_every_training_of_a_table_with_one_header_is_read(tmp_path: Path) -> No
     assert times == pytest.approx([1.016, 2.516, 1.516], rel=0.001)
 
 
-def test_a_slow_row_of_a_log_that_has_only_rates_is_named(read_text: Any) -> None:
+def test_a_slow_row_of_a_log_that_has_only_rates_is_named(read_text):
     rows = [
         f"Step {n} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:{500.0 if n == 21 else 15000.0 + n} "
         for n in range(1, 41)
@@ -54,7 +51,7 @@ def test_a_slow_row_of_a_log_that_has_only_rates_is_named(read_text: Any) -> Non
     assert "steps: 1 slow row of unknown cause is included: step 21 ran at 0.033 of the median rate" in warnings
 
 
-def test_a_slow_row_of_one_of_several_runs_names_the_run(read_text: Any) -> None:
+def test_a_slow_row_of_one_of_several_runs_names_the_run(read_text):
     rows = [
         f"Step {n} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:{500.0 if n == 21 else 15000.0 + n} "
         for n in range(1, 41)

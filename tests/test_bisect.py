@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from each import in_each
 from test_gate_pairs import ROOT, TRAIN, git
 from test_launch import is_running
 
@@ -21,11 +23,10 @@ from tensorprimat.session import commits
 COMMITS = 12
 
 
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory):
     """Return a repository of twelve commits after the tag good, of which the eighth makes steps 10 % slower."""
-    folder = tmp_path / "program"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("program")
     git(folder, "init", "--quiet")
     for number in range(COMMITS + 1):
         factor = 1.1 if number >= 8 else 1.0
@@ -34,6 +35,13 @@ def repository(tmp_path, monkeypatch):
         git(folder, "commit", "--quiet", "--message", f"change {number}")
         if number == 0:
             git(folder, "tag", "good")
+    return folder
+
+
+@pytest.fixture
+def repository(committed, tmp_path, monkeypatch):
+    """Return a copy of the repository, as the working folder."""
+    folder = shutil.copytree(committed, tmp_path / "program")
     monkeypatch.chdir(folder)
     return folder
 
@@ -102,7 +110,7 @@ def test_nothing_that_a_command_starts_outlives_its_run(tmp_path):
     assert not is_running(int(printed))
 
 
-@pytest.mark.parametrize(
+@in_each(
     ("flags", "says"),
     [
         (["--good", "nowhere"], "nowhere: no such commit"),
@@ -113,9 +121,13 @@ def test_nothing_that_a_command_starts_outlives_its_run(tmp_path):
         (["--good", "good", "--min-slowdown", "0"], "above 0"),
     ],
 )
-def test_wrong_use_is_refused_in_one_line(repository, capsys, flags, says):
+@pytest.mark.usefixtures("repository")
+def test_wrong_use_is_refused_in_one_line(capsys, flags, says):
     code, text, error = bisect(capsys, *flags)
     assert (code, text, error.count("\n"), says in error) == (2, "", 1, True), error
+
+
+def test_local_changes_are_refused_in_one_line(repository, capsys):
     (repository / "train.py").write_text("changed")
     code, _, error = bisect(capsys, "--good", "good")
     assert (code, error.count("\n")) == (2, 1)

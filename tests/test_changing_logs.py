@@ -14,28 +14,28 @@ from tensorprimat.system import regular
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(tmp_path):
     path = tmp_path / "train.log"
     path.write_text("\n".join(ALL_JOBS["torchtitan"](Job(last=30))) + "\n")
     return path
 
 
-def replaced(path: Path) -> None:
+def replaced(path):
     (path.parent / "other").write_bytes(path.read_bytes() + b"\n")
     (path.parent / "other").replace(path)
 
 
-def grown(path: Path) -> None:
+def grown(path):
     with path.open("a") as file:
         file.write("step: 31\n")
 
 
-def changing(monkeypatch: pytest.MonkeyPatch, change: object, *, fails: bool) -> None:
+def changing(monkeypatch, change, *, fails):
     """Let a reader change its file before it begins, and then fail or not."""
     monkeypatch.delenv(regular.DEBUG, raising=False)
     join = assemble.join
 
-    def changed(log: logs.Log, *stated: object, **named: object) -> object:
+    def changed(log, *stated, **named):
         result = join(log, *stated, **named)  # type: ignore[arg-type]
         change(log.path)  # type: ignore[operator]
         if fails:

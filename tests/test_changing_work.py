@@ -6,7 +6,6 @@ it says that the log contradicts itself.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from job_logs import Job
@@ -25,14 +24,14 @@ WITHOUT_TOKENS = ("lightning", "mlperf", "timestamps", "modded-nanogpt", "deepsp
 """Formats whose logs do not give tokens here."""
 
 
-def tokens(job: Job) -> float:
+def tokens(job):
     return job.batch * job.length / job.seconds
 
 
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(1.0, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", sorted(ALL_JOBS.keys() - set(WITHOUT_TOKENS)))
-def test_no_figure_mixes_the_work_of_two_parts(tmp_path: Path, name: str, change: str, seconds: float) -> None:
+def test_no_figure_mixes_the_work_of_two_parts(tmp_path, name, change, seconds):
     second = replace(FIRST, first=61, last=120, banner=False, seconds=seconds, startup=seconds, **CHANGES[change])
     rows = [line for line in ALL_JOBS[name](second) if "before the start" not in line]
     path = tmp_path / "a.log"

@@ -1,23 +1,18 @@
 """Clocks that frameworks print for the whole run: compared with the rows, with the reasons for a difference."""
 
-from pathlib import Path
-
 import pytest
 
 from tensorprimat import logs
 from tensorprimat.core.errors import ContradictionError
-from tensorprimat.core.result import Result
 
 
-def read(folder: Path, *lines: str) -> Result:
+def read(folder, *lines):
     path = folder / "run.log"
     path.write_text("\n".join(lines) + "\n")
     return logs.read(path)
 
 
-def litgpt(
-    folder: Path, duration: float, *, steps: int = 200, seconds: float = 0.5, more: tuple[str, ...] = ()
-) -> Result:
+def litgpt(folder, duration, *, steps=200, seconds=0.5, more=()):
     rows = [
         f"Epoch 1 | iter {n} step {n} | loss train: {9 - n / 100:.3f}, val: n/a | iter time: {seconds * 1000:.2f} ms "
         "(step) remaining time: 0:12:01"
@@ -27,7 +22,7 @@ def litgpt(
     return read(folder, *rows, *more, *end)
 
 
-def nanochat(folder: Path, counted: float, *, seconds: float = 1.0, first: int = 0) -> Result:
+def nanochat(folder, counted, *, seconds=1.0, first=0):
     """Read a log whose clock grows by `counted` seconds per step, from step 11 on."""
     return read(
         folder,
@@ -40,7 +35,7 @@ def nanochat(folder: Path, counted: float, *, seconds: float = 1.0, first: int =
     )
 
 
-def trainer(folder: Path, *, evaluation: float, stated: float, runtime: float | None = None) -> Result:
+def trainer(folder, *, evaluation, stated, runtime=None):
     """Read a log of a Trainer that counts tokens: 2 s a step, evaluations of some seconds after steps 100 and 200."""
     lines, clock = [], 10.0
     for step in range(10, 301, 10):
@@ -58,7 +53,7 @@ def trainer(folder: Path, *, evaluation: float, stated: float, runtime: float | 
     return read(folder, *lines)
 
 
-def unexplained(result: Result) -> list[str]:
+def unexplained(result):
     return [warning for warning in result.warnings if warning.startswith("audit")]
 
 

@@ -46,10 +46,7 @@ def test_files_of_one_configuration_are_runs_of_one_side():
 
 def test_files_of_different_configuration_are_separate_sides_with_their_differences():
     comparison = compare(files(result("h100"), result("h100", precision="fp8", tensor_model_parallel_size=4)))
-    assert [side.label for side in comparison.sides] == [
-        "H100 · BF16",
-        "H100 · FP8",
-    ]
+    assert [side.label for side in comparison.sides] == ["H100 · BF16", "H100 · FP8"]
     assert len(comparison.pairs) == 1
 
 

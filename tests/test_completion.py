@@ -145,7 +145,6 @@ def test_every_offered_name_is_read_as_the_name_itself():
 @in_each(
     ("shell", "words", "offered"),
     [
-        ("bash", ("run", "--engine", ""), "bridge"),
         ("zsh", ("gate", "--max"), "--max-slowdown"),
         ("fish", ("run", "--engine", ""), "bridge"),
     ],
@@ -156,22 +155,21 @@ def test_a_shell_gets_completions_from_a_process(shell, words, offered):
 
 TYPED = """
 source {script}
-COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
-_tprimat_completion tprimat
-printf '%s\\n' "${{COMPREPLY[@]}}"
+while read -r typed; do
+  eval "COMP_WORDS=($typed)"; COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+  _tprimat_completion tprimat
+  echo "${{COMPREPLY[@]}}"
+done
 """
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-@in_each(
-    ("words", "values"),
-    [
-        ("tprimat run --engine ''", ["auto", "torch", "nemo", "bridge", "primus", "logs"]),
-        ("tprimat run --gpu H200-", ["H200-SXM", "H200-NVL"]),
-        ("tprimat extract --format tor", ["torchtitan", "torchtune"]),
-    ],
-)
-def test_the_function_that_bash_installs_offers_the_values(tmp_path, words, values):
+def test_the_function_that_bash_installs_offers_the_values(tmp_path):
+    offered = {
+        "tprimat run --engine ''": "auto torch nemo bridge primus logs",
+        "tprimat run --gpu H200-": "H200-SXM H200-NVL",
+        "tprimat extract --format tor": "torchtitan torchtune",
+    }
     shown = subprocess.run(
         [sys.executable, "-m", "tensorprimat", "--show-completion", "bash"],
         env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
@@ -182,11 +180,11 @@ def test_the_function_that_bash_installs_offers_the_values(tmp_path, words, valu
     program.write_text(f"#!/bin/sh\nexec {sys.executable} -m tensorprimat\n")
     program.chmod(0o755)
     done = subprocess.run(
-        ["bash", "-c", TYPED.format(script=tmp_path / "completion.sh", words=words)],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        ["bash", "-c", TYPED.format(script=tmp_path / "completion.sh")],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, input="".join(f"{one}\n" for one in offered),
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == values, done.stderr
+    assert done.stdout.splitlines() == list(offered.values()), done.stderr
 
 
 def test_install_completion_writes_into_the_start_up_files_of_the_shell(tmp_path):

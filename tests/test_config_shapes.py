@@ -1,7 +1,6 @@
 """Model shapes from a config.json: windows, names of GPT-2, entries that are odd or absent."""
 
 import json
-from pathlib import Path
 
 import pytest
 from architectures import completed
@@ -16,7 +15,7 @@ LLAMA = {
 }  # fmt: skip
 
 
-def config_file(folder: Path, **changed) -> Path:
+def config_file(folder, **changed):
     path = folder / "config.json"
     path.write_text(json.dumps({name: value for name, value in {**LLAMA, **changed}.items() if value != "absent"}))
     return path
@@ -78,8 +77,7 @@ def test_an_odd_entry_is_counted_or_refused_in_one_line(kind):
 
 
 @in_each(
-    "changed",
-    [{"model_type": "mixtral"}, {"model_type": "absent"}, {"hidden_size": "absent"}, {"vocab_size": -1}],
+    "changed", [{"model_type": "mixtral"}, {"model_type": "absent"}, {"hidden_size": "absent"}, {"vocab_size": -1}]
 )
 def test_a_config_json_whose_cost_is_not_known_is_refused(changed, tmp_path):
     with pytest.raises(UsageError, match="--shape"):

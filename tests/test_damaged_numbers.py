@@ -190,7 +190,7 @@ def test_a_line_of_unfinished_meshes_is_read_in_linear_time():
     assert time.process_time() - begun < 2
 
 
-def numbered(*lines: str) -> list[tuple[int, str]]:
+def numbered(*lines):
     return list(enumerate(lines, start=1))
 
 

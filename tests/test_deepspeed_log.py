@@ -1,13 +1,10 @@
 """DeepSpeed's lines: the instantaneous rate, never the running one; times only where they follow exactly."""
 
-from pathlib import Path
-
 import pytest
 from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError, TensorPrimatError
-from tensorprimat.core.result import Result
 from tensorprimat.core.units import GIB
 from tensorprimat.logs.format import UserFacts
 
@@ -25,7 +22,7 @@ CONFIGURATION = "\n".join(
 )
 
 
-def timer(step: int, rate: float, running: float = 99.0, minute: int = 1) -> str:
+def timer(step, rate, running=99.0, minute=1):
     return (
         f"[2026-01-05 08:{minute:02}:{step % 60:02},250] [INFO] [timer.py:199:stop] epoch=0/micro_step={step}/"
         f"global_step={step}, RunningAvgSamplesPerSec={running}, CurrSamplesPerSec={rate}, "
@@ -33,7 +30,7 @@ def timer(step: int, rate: float, running: float = 99.0, minute: int = 1) -> str
     )
 
 
-def read(folder: Path, *lines: str) -> Result:
+def read(folder, *lines):
     path = folder / "run.log"
     path.write_text("\n".join(lines) + "\n")
     return logs.read(path)
@@ -64,7 +61,7 @@ def test_configuration_comes_from_what_the_engine_prints(tmp_path):
     assert (config.precision, config.strategy, config.optimizer) == ("bf16", "zero-3", None)
 
 
-def trainer(rate: float) -> list[str]:
+def trainer(rate):
     """Return a log of the Hugging Face Trainer with a step of 32 samples in every second."""
     return [
         "***** Running training *****",

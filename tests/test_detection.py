@@ -3,7 +3,6 @@
 import io
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,17 +22,17 @@ TORCHTITAN = (
 )
 
 
-def written(tmp_path: Path, content: str, name: str = "a.log") -> Path:
+def written(tmp_path, content, name="a.log"):
     path = tmp_path / name
     path.write_text(content)
     return path
 
 
-def lines(pattern: str, count: int = 9) -> str:
+def lines(pattern, count=9):
     return "".join(pattern.format(number) for number in range(1, count + 1))
 
 
-def test_the_table_of_formats_has_every_format_in_its_order() -> None:
+def test_the_table_of_formats_has_every_format_in_its_order():
     assert [format.name for format in logs.FORMATS] == [
         *("megatron", "nemo", "torchtitan", "maxtext", "huggingface", "nanogpt", "olmo", "deepspeed", "litgpt"),
         *("xtuner", "lightning", "mlperf", "automodel", "nanotron", "lingua", "picotron", "internevo", "paddle"),
@@ -45,21 +44,21 @@ def test_the_table_of_formats_has_every_format_in_its_order() -> None:
     assert all(format.reads and format.looks_for for format in logs.FORMATS)
 
 
-def test_the_name_of_a_file_does_not_decide_its_format(tmp_path: Path) -> None:
+def test_the_name_of_a_file_does_not_decide_its_format(tmp_path):
     assert logs.read(written(tmp_path, lines(MEGATRON), "torchtitan_nemo.txt")).provenance.format == "megatron"
 
 
-def test_rows_beyond_the_first_stretch_are_found(tmp_path: Path) -> None:
+def test_rows_beyond_the_first_stretch_are_found(tmp_path):
     noise = "import torch  # source code before the log\n" * 60_000
     assert len(logs.read(written(tmp_path, noise + lines(MEGATRON))).steps) == 9
 
 
-def test_prose_about_training_is_skipped_without_parsing_its_lines() -> None:
+def test_prose_about_training_is_skipped_without_parsing_its_lines():
     prose = b"We take one step after the other: the loss of this iteration, step 4 of epoch 5, is 3; memory is fine.\n"
     assert not [format.name for format in logs.FORMATS if any(needle in prose for needle in format.needles)]
 
 
-def test_a_setting_that_no_run_can_have_is_left_out_and_reported(tmp_path: Path) -> None:
+def test_a_setting_that_no_run_can_have_is_left_out_and_reported(tmp_path):
     row = "Training epoch 0, iteration {0}/99 | global_batch_size: 8e111 | train_step_timing in s: 1.{0}0\n"
     result = logs.read(written(tmp_path, lines(row)))
     assert result.training_config.global_batch_size is None
@@ -67,13 +66,13 @@ def test_a_setting_that_no_run_can_have_is_left_out_and_reported(tmp_path: Path)
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.55)
 
 
-def test_a_second_format_that_fits_a_log_is_named_in_a_warning(tmp_path: Path) -> None:
+def test_a_second_format_that_fits_a_log_is_named_in_a_warning(tmp_path):
     result = logs.read(written(tmp_path, lines(MEGATRON) + lines(TORCHTITAN, 3)))
     assert result.provenance.format == "megatron"
     assert any(warning.startswith("format:") and "torchtitan (3)" in warning for warning in result.warnings)
 
 
-def test_a_format_named_by_flag_is_used_or_refused(tmp_path: Path) -> None:
+def test_a_format_named_by_flag_is_used_or_refused(tmp_path):
     path = written(tmp_path, lines(MEGATRON) + lines(TORCHTITAN, 3))
     assert logs.read(path, format="torchtitan").provenance.format == "torchtitan"
     with pytest.raises(NotALogError, match="nemo"):
@@ -98,7 +97,7 @@ def test_an_unknown_format_is_refused_with_near_names_and_the_flag_that_lists_al
     assert len(says) < 160
 
 
-def test_noise_is_refused_with_what_can_be_read_instead(tmp_path: Path) -> None:
+def test_noise_is_refused_with_what_can_be_read_instead(tmp_path):
     with pytest.raises(NotALogError) as refusal:
         logs.read(written(tmp_path, "loading data\nstep by step\n" * 50))
     printed = str(refusal.value).removeprefix(f"{tmp_path}/")
@@ -113,30 +112,30 @@ def test_noise_is_refused_with_what_can_be_read_instead(tmp_path: Path) -> None:
     assert logs.read(rows).performance_metrics.avg_step_time_seconds == pytest.approx(0.5145, abs=0.001)
 
 
-def test_noise_for_a_named_format_is_refused_with_the_text_of_its_rows(tmp_path: Path) -> None:
+def test_noise_for_a_named_format_is_refused_with_the_text_of_its_rows(tmp_path):
     with pytest.raises(NotALogError, match="elapsed time per iteration"):
         logs.read(written(tmp_path, "loading data\n"), format="megatron")
 
 
-def test_a_log_that_crashed_before_its_first_step_is_refused_with_the_cause(tmp_path: Path) -> None:
+def test_a_log_that_crashed_before_its_first_step_is_refused_with_the_cause(tmp_path):
     with pytest.raises(NotALogError, match="out of memory"):
         logs.read(written(tmp_path, "starting\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB\n"))
 
 
 @in_each(("content", "reason"), [(b"", "is empty"), (bytes(range(256)) * 99, "binary"), (b"{}", "no step times found")])
-def test_files_that_are_not_logs_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_files_that_are_not_logs_are_refused(tmp_path, content, reason):
     path = tmp_path / "a.log"
     path.write_bytes(content)
     with pytest.raises(InputError, match=reason):
         logs.read(path)
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match="folder"):
         logs.read(tmp_path)
 
 
-def test_a_result_file_that_is_read_as_a_log_stays_unchanged(tmp_path: Path) -> None:
+def test_a_result_file_that_is_read_as_a_log_stays_unchanged(tmp_path):
     from tensorprimat.storage import store
 
     first = logs.read(written(tmp_path, lines(MEGATRON)))
@@ -145,7 +144,7 @@ def test_a_result_file_that_is_read_as_a_log_stays_unchanged(tmp_path: Path) -> 
     assert json.loads(store.to_json(again)) == json.loads(store.to_json(first))
 
 
-def test_a_flag_amends_a_result_read_again(tmp_path: Path) -> None:
+def test_a_flag_amends_a_result_read_again(tmp_path):
     from tensorprimat.storage import store
 
     path = store.save(logs.read(written(tmp_path, lines(MEGATRON))), tmp_path / "output", stamp="1")
@@ -155,7 +154,7 @@ def test_a_flag_amends_a_result_read_again(tmp_path: Path) -> None:
     assert result.platform == "amd"
 
 
-def test_the_file_of_a_result_is_named_with_its_digest(tmp_path: Path) -> None:
+def test_the_file_of_a_result_is_named_with_its_digest(tmp_path):
     import hashlib
 
     path = written(tmp_path, lines(MEGATRON))
@@ -167,11 +166,9 @@ def test_the_file_of_a_result_is_named_with_its_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("worth_a_thread", [0, 2**20])
-def test_a_file_that_cannot_be_hashed_is_one_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth_a_thread: int
-) -> None:
+def test_a_file_that_cannot_be_hashed_is_one_clear_error(tmp_path, monkeypatch, worth_a_thread):
     class Broken(io.BytesIO):
-        def readinto(self, _: object) -> int:
+        def readinto(self, _):
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(digest, "WORTH_A_THREAD_BYTES", worth_a_thread)
@@ -180,7 +177,7 @@ def test_a_file_that_cannot_be_hashed_is_one_clear_error(
         logs.read(written(tmp_path, lines(MEGATRON)))
 
 
-def test_the_platform_comes_from_the_log_or_the_flag_never_from_this_machine(tmp_path: Path) -> None:
+def test_the_platform_comes_from_the_log_or_the_flag_never_from_this_machine(tmp_path):
     path = written(tmp_path, lines(MEGATRON))
     assert logs.read(path).platform is None
     result = logs.read(path, facts=logs.UserFacts(gpu="NVIDIA H100"))
@@ -204,7 +201,7 @@ def test_the_platform_comes_from_the_log_or_the_flag_never_from_this_machine(tmp
         (None, None),
     ],
 )
-def test_every_device_name_gives_its_platform(name: str | None, platform: str | None) -> None:
+def test_every_device_name_gives_its_platform(name, platform):
     assert devices.platform_of(name) == platform
 
 
@@ -219,11 +216,11 @@ def test_every_device_name_gives_its_platform(name: str | None, platform: str | 
         ("llama2_7B.yaml", "llama2_7B"),
     ],
 )
-def test_every_spelling_of_a_project_model_gives_its_name(spelled: str, name: str) -> None:
+def test_every_spelling_of_a_project_model_gives_its_name(spelled, name):
     assert model_names.model_name(spelled) == name
 
 
-def test_detection_without_digits_finds_every_search_text() -> None:
+def test_detection_without_digits_finds_every_search_text():
     lines = [needle for format in logs.FORMATS for needle in format.needles if b"\n" not in needle]
     block = b"".join(b"7%d row 3 " % n + needle + b"1 2\n" for n, needle in enumerate(lines)) * 20
     assert formats._present(block) == set(lines)

@@ -24,7 +24,7 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(<!-- needs [^>]*-->\n)?```(bash|console|python)\n(.*?)```", re.S)
 
 
-def script_of(page: str) -> str:
+def script_of(page):
     """Return the unmarked blocks of commands and of Python of a page as one script."""
     return "\n".join(
         f"python3 - <<'PYTHON'\n{block}PYTHON\n" if language == "python" else block
@@ -42,7 +42,7 @@ TRAINING = ("docs/tutorial.md", "docs/how-to/own-model.md", "docs/how-to/inside-
 """Pages whose commands train for a minute: `make test-docs`."""
 
 
-def megatron_log(*, seconds: float) -> str:
+def megatron_log(*, seconds):
     """Return a log of 60 iterations in Megatron's format."""
     return "".join(
         f" [2026-01-16 07:{10 + i // 60:02d}:{i % 60:02d}] iteration {i:8d}/{60:8d} | consumed samples: {128 * i:9d} | "
@@ -53,7 +53,7 @@ def megatron_log(*, seconds: float) -> str:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory, warm_python: str) -> Path:
+def prepared(tmp_path_factory, warm_python):
     """A folder of results and logs under the names that the pages use, with `tprimat` and `python3` on the path."""
     folder = tmp_path_factory.mktemp("docs")
     for place, machine, seconds in (
@@ -112,7 +112,7 @@ TYPED = re.compile(r"(?:\btprimat|-m tensorprimat|^(?:\./|python3 )?(?=\w+\.(?:p
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(DOCS.rglob("*.md"))
 
 
-def options_of(command: str) -> set[str]:
+def options_of(command):
     """Return every spelling of the options of a command."""
     app = typer.Typer(add_completion=False)
     app.command(command)(importlib.import_module(f"tensorprimat.cli.{command}").command)
@@ -120,7 +120,7 @@ def options_of(command: str) -> set[str]:
     return {"--help", "--debug"}.union(*((*one.opts, *one.secondary_opts) for one in parameters))
 
 
-def unknown_in(text: str) -> list[str]:
+def unknown_in(text):
     """Return the commands and options of a command within a sentence that do not exist."""
     found = TYPED.search(text)
     if not found or (" " not in text and "." in text):  # a script's name alone

@@ -12,7 +12,7 @@ from tensorprimat.logs import tensorboard
 crc = pytest.importorskip("tensorboard.compat.tensorflow_stub.pywrap_tensorflow").masked_crc32c
 
 
-def framed(content: bytes) -> bytes:
+def framed(content):
     length = struct.pack("<Q", len(content))
     return length + struct.pack("<I", crc(length)) + content + struct.pack("<I", crc(content))
 
@@ -29,7 +29,7 @@ def contents():
     return [chance.randbytes(chance.choice((0, 5, 60, 60, 61, 900, 9000))) for _ in range(60)]
 
 
-def read(folder, file: bytes) -> list[bytes]:
+def read(folder, file):
     (folder / "events").write_bytes(file)
     return list(tensorboard.records(folder / "events"))
 

@@ -2,7 +2,6 @@
 
 import zipfile
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import scratch
@@ -27,7 +26,7 @@ TIMELINE = {
 CATEGORIES = [("GEMM", 10, 40.0), ("elementwise", 30, 20.0)]
 
 
-def workbook(path: Path, sheets: dict[str, list[tuple[object, ...]]]) -> Path:
+def workbook(path, sheets):
     book = openpyxl.Workbook()
     book.remove(book.active)
     for name, rows in sheets.items():
@@ -38,7 +37,7 @@ def workbook(path: Path, sheets: dict[str, list[tuple[object, ...]]]) -> Path:
     return path
 
 
-def report(path: Path, timeline: dict[str, float] = TIMELINE, factor: float = 1.0) -> Path:
+def report(path, timeline=TIMELINE, factor=1.0):
     return workbook(
         path,
         {
@@ -212,7 +211,7 @@ def test_without_openpyxl_the_package_is_named(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def content(tmp_path_factory) -> bytes:
+def content(tmp_path_factory):
     """Bytes of a whole report."""
     return report(tmp_path_factory.mktemp("report") / "p.xlsx").read_bytes()
 

@@ -14,8 +14,7 @@ from each import in_each
 
 from tensorprimat import logs
 from tensorprimat.core.errors import NotALogError
-from tensorprimat.core.result import Result
-from tensorprimat.logs.format import Format, UserFacts
+from tensorprimat.logs.format import UserFacts
 from tensorprimat.logs.text import Log
 
 if sys.version_info >= (3, 11):
@@ -34,14 +33,14 @@ MEDIANS = {
 }
 
 
-def logs_with(*verdicts: str) -> list[Any]:
+def logs_with(*verdicts):
     """Return the names of the real logs that have such a verdict; one skipped case where there are no real logs."""
     absent = pytest.mark.skip(f"needs real logs and expected.toml in {LOGS}, which are not part of the project")
     names = sorted(name for name, answer in ANSWERS.items() if answer["verdict"] in verdicts)
     return names if LOGS.is_dir() else [pytest.param("", marks=absent)]
 
 
-def stated(answer: dict[str, Any]) -> UserFacts:
+def stated(answer):
     """Return the flags that the answer says a user must give."""
     flags = dict(zip(*[iter(answer.get("flags", []))] * 2, strict=True))
     values = {name.removeprefix("--").replace("-", "_"): int(value) for name, value in flags.items()}
@@ -49,11 +48,11 @@ def stated(answer: dict[str, Any]) -> UserFacts:
     return UserFacts(**values)
 
 
-def rows_with(result: Result, *columns: str) -> int:
+def rows_with(result, *columns):
     return int(np.any([np.isfinite(result.steps.column(name)) for name in columns], axis=0).sum())
 
 
-def median(result: Result, column: str) -> float:
+def median(result, column):
     """Return the median of the rows after the first that hold the value; of a rate without rows, the measured one."""
     if not result.steps.has(column):
         return float(getattr(result.performance_metrics, column.removeprefix("reported_")))
@@ -62,7 +61,7 @@ def median(result: Result, column: str) -> float:
 
 
 @in_each("name", logs_with("benchmark"))
-def test_a_real_log_gives_its_known_answer(name: str) -> None:
+def test_a_real_log_gives_its_known_answer(name):
     answer = ANSWERS[name]
     result = logs.read(LOGS / name, facts=stated(answer))
     assert result.provenance.format == answer["format"]
@@ -96,13 +95,13 @@ def test_a_real_log_gives_its_known_answer(name: str) -> None:
 
 
 @in_each("name", logs_with("refuse"))
-def test_a_real_log_without_step_timing_is_refused(name: str) -> None:
+def test_a_real_log_without_step_timing_is_refused(name):
     with pytest.raises(NotALogError, match=r"no step times|none to measure"):
         logs.read(LOGS / name)
 
 
 @in_each("name", logs_with("benchmark", "refuse"))
-def test_no_real_log_is_taken_for_one_of_another_format(name: str) -> None:
+def test_no_real_log_is_taken_for_one_of_another_format(name):
     found = {format.name for format in formats_found(name)[1]}
     if "format" in ANSWERS[name]:
         assert found <= {ANSWERS[name]["format"]}
@@ -111,20 +110,20 @@ def test_no_real_log_is_taken_for_one_of_another_format(name: str) -> None:
 
 
 @cache
-def formats_found(name: str) -> tuple[Log, list[Format]]:
+def formats_found(name):
     log = Log(LOGS / name)
     return log, [format for format in logs.FORMATS if not format.last_resort and format.detect(log)]
 
 
 @in_each("name", logs_with("benchmark", "refuse"))
-def test_every_row_contains_the_text_that_its_format_is_searched_by(name: str) -> None:
+def test_every_row_contains_the_text_that_its_format_is_searched_by(name):
     log, found = formats_found(name)
     for format in found:
         without = [line for line in log.lines() if not any(n.decode() in line[1] for n in format.needles)]
         assert format.detect(Log(log.path, window=without)) == 0
 
 
-def test_the_artefact_of_asynchronous_dispatch_is_not_a_measurement(shared: Path) -> None:
+def test_the_artefact_of_asynchronous_dispatch_is_not_a_measurement(shared):
     result = logs.read(shared / "logs/maxtext/excerpts.md")
     assert 0.319 not in result.steps.column("seconds")
     assert np.nanmax(result.steps.column("reported_tokens_per_second_per_gpu")) < 10_000
@@ -132,6 +131,6 @@ def test_the_artefact_of_asynchronous_dispatch_is_not_a_measurement(shared: Path
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(8672, rel=0.01)
 
 
-def test_losses_that_are_nan_are_a_warning(shared: Path) -> None:
+def test_losses_that_are_nan_are_a_warning(shared):
     result = logs.read(shared / "logs/nanochat/sft_run_nan.log")
     assert any(warning.startswith("loss: nan") for warning in result.warnings)

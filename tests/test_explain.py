@@ -4,7 +4,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import plausible
@@ -20,7 +19,7 @@ from tensorprimat.core.summary import pool, summarise
 from tensorprimat.session.explain import explain, one_liner
 
 
-def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_shows_formula_numbers_and_lines(primus, capsys):
     assert extract(primus, "--explain", "tokens_per_second_per_gpu") == 0
     printed = capsys.readouterr().out
     assert "128 sequences × 8192 tokens × 19 steps" in printed
@@ -33,10 +32,8 @@ def test_explain_shows_formula_numbers_and_lines(primus: Path, capsys: pytest.Ca
     assert "unknown" in capsys.readouterr().out
 
 
-def test_explain_shows_the_basis_of_counts_and_of_reported_figures(
-    primus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def explained(field: str) -> str:
+def test_explain_shows_the_basis_of_counts_and_of_reported_figures(primus, capsys):
+    def explained(field):
         assert extract(primus, "--explain", field) == 0
         return capsys.readouterr().out
 
@@ -50,9 +47,7 @@ def test_explain_shows_the_basis_of_counts_and_of_reported_figures(
     assert "Σ tokens / Σ seconds / GPUs" in explained("tokens_per_second_per_gpu")
 
 
-def test_the_result_names_the_line_of_each_setting_also_of_standard_input(
-    primus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_result_names_the_line_of_each_setting_also_of_standard_input(primus, capsys, monkeypatch):
     assert extract(primus, "--json", "--num-gpus", "4") == 0
     cited = json.loads(capsys.readouterr().out)["provenance"]["citations"]
     assert cited["sequence_length"] == "primus.log:1"
@@ -65,9 +60,7 @@ def test_the_result_names_the_line_of_each_setting_also_of_standard_input(
 
 
 @in_each("field", ["total_steps", "avg_step_time_seconds", "tokens_per_second_per_gpu", "basis"])
-def test_explain_never_counts_rows_without_a_time_as_timed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
-) -> None:
+def test_explain_never_counts_rows_without_a_time_as_timed(tmp_path, capsys, field):
     row = "step: {0}  loss:  5.7  memory: 1.0GiB(1.0%)  tps: 1,00{0}  tflops: 9.5  mfu: N/A\n"
     (tmp_path / "a.log").write_text("".join(map(row.format, range(1, 9))))
     assert extract(tmp_path / "a.log", "--explain", field) == 0
@@ -76,10 +69,8 @@ def test_explain_never_counts_rows_without_a_time_as_timed(
     assert "taken from the file" not in printed
 
 
-def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
-    primus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def explained(*arguments: str) -> str:
+def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(primus, capsys):
+    def explained(*arguments):
         assert extract(primus, *arguments) == 0
         return capsys.readouterr().out
 
@@ -92,9 +83,7 @@ def test_explain_shows_the_lines_that_state_a_setting_or_the_flag(
     assert "precision is unknown\n  no log states it; --precision states it" in explained("--explain", "precision")
 
 
-def test_a_model_that_flags_state_is_explained_by_the_flags_and_not_by_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_flags_state_is_explained_by_the_flags_and_not_by_the_log(tmp_path, capsys):
     log = tmp_path / "titan.log"
     row = (
         "[titan] 2026-05-19 19:31:{0:02d},000 - root - INFO - step: {0}  loss:  5.7  memory: 1.0GiB(1.0%)  tps: 1,000\n"
@@ -102,7 +91,7 @@ def test_a_model_that_flags_state_is_explained_by_the_flags_and_not_by_the_log(
     named = "[titan] 2026-05-19 19:30:59,000 - root - INFO - Model llama3 8B size: 8,030,261,248 total parameters\n"
     log.write_text(named + "".join(map(row.format, range(1, 20))))
 
-    def explained(*arguments: str) -> list[str]:
+    def explained(*arguments):
         assert extract(log, *arguments) == 0
         return capsys.readouterr().out.splitlines()[1:]
 
@@ -122,7 +111,7 @@ def test_a_model_that_flags_state_is_explained_by_the_flags_and_not_by_the_log(
         ("128 ranks that wrote init_start", "from 128 ranks that wrote init_start"),
     ],
 )
-def test_a_fact_that_a_line_of_the_log_gives_is_not_called_foreign_to_the_log(origin: str, shown: str) -> None:
+def test_a_fact_that_a_line_of_the_log_gives_is_not_called_foreign_to_the_log(origin, shown):
     read = plausible.bare(
         training_config=TrainingConfig(num_gpus=8),
         steps=Steps.of(Step(index=number, seconds=1.0) for number in range(1, 9)),
@@ -132,7 +121,7 @@ def test_a_fact_that_a_line_of_the_log_gives_is_not_called_foreign_to_the_log(or
     assert explain(summarise(read), "total_steps").endswith(f"\n  num_gpus 8: {shown}")
 
 
-def test_rows_without_numbers_are_never_called_step_0() -> None:
+def test_rows_without_numbers_are_never_called_step_0():
     seconds, losses = np.full(20, 2.0), np.linspace(3.0, 2.0, 20)
     seconds[7], losses[10] = 9.0, np.nan
     columns = {"seconds": seconds, "loss": losses}
@@ -156,12 +145,12 @@ def test_rows_without_numbers_are_never_called_step_0() -> None:
         ("reported.mfu", "reported_mfu of 1 row, from 0.5 to 0.5"),
     ],
 )
-def test_an_unknown_fact_names_its_flag_and_one_step_is_not_in_the_plural(field: str, shown: str) -> None:
+def test_an_unknown_fact_names_its_flag_and_one_step_is_not_in_the_plural(field, shown):
     read = plausible.bare(steps=Steps.of(Step(index=number, seconds=1.0, reported_mfu=0.5) for number in (1, 2)))
     assert shown in explain(summarise(read), field)
 
 
-def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
+def test_the_steps_left_out_of_several_logs_are_counted_once():
     read = [
         summarise(
             plausible.bare(
@@ -183,7 +172,7 @@ def test_the_steps_left_out_of_several_logs_are_counted_once() -> None:
 @pytest.mark.parametrize(
     ("declared", "shown"), [(None, "2 steps, as the step times show"), (3, "6 steps; declared for each run: 3")]
 )
-def test_a_declared_warm_up_is_not_said_to_follow_from_the_step_times(declared: int | None, shown: str) -> None:
+def test_a_declared_warm_up_is_not_said_to_follow_from_the_step_times(declared, shown):
     read = plausible.bare(
         training_config=TrainingConfig(warmup_steps=declared),
         steps=Steps.of(Step(index=number, seconds=1.0) for number in range(1, 9)),
@@ -192,7 +181,7 @@ def test_a_declared_warm_up_is_not_said_to_follow_from_the_step_times(declared: 
     assert lines[2] == f"  = {shown}"
 
 
-def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log() -> None:
+def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log():
     live = plausible.bare(
         platform="cpu",
         training_config=TrainingConfig(global_batch_size=8),
@@ -203,9 +192,7 @@ def test_a_setting_of_a_live_run_is_explained_by_the_training_and_not_by_a_log()
     assert " log" not in explain(live, "final_loss") + explain(live, "tokens_per_second")
 
 
-def test_a_value_is_shown_where_its_line_states_it_as_a_whole_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_value_is_shown_where_its_line_states_it_as_a_whole_number(tmp_path, capsys):
     rows = [
         f" iteration {n:8d}/ 1000 | consumed samples: {4 * n:12d} | elapsed time per iteration (ms): 19932.4 | "
         "learning rate: 0.000E+00 | global batch size: 4 | loss scale: 1.0 | number of nan iterations: 0 |"

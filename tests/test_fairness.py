@@ -413,8 +413,7 @@ def test_a_window_that_no_sequence_reaches_is_not_a_difference():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [({"optimizer": "adam"}, {"optimizer": "AdamW"}), ({"data": "mock"}, {"data": "synthetic"})],
+    ("ours", "theirs"), [({"optimizer": "adam"}, {"optimizer": "AdamW"}), ({"data": "mock"}, {"data": "synthetic"})]
 )
 def test_two_names_of_one_thing_are_equal(ours, theirs):
     base = result("h100")

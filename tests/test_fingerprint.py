@@ -16,7 +16,7 @@ from tensorprimat.system.fingerprint import FINGERPRINT, fingerprint
 DOCUMENTS = [np.arange(n, dtype=np.int64) * 31 % 50_000 for n in (900, 2, 0, 500)]
 
 
-def indexed(path: Path, code: int, dtype: str) -> None:
+def indexed(path, code, dtype):
     """Write Megatron's pair of files. code: of the type of tokens, in the index."""
     lengths = np.array([len(one) for one in DOCUMENTS])
     places = np.cumsum([0, *lengths[:-1]]) * np.dtype(dtype).itemsize
@@ -26,7 +26,7 @@ def indexed(path: Path, code: int, dtype: str) -> None:
     path.with_suffix(".bin").write_bytes(np.concatenate(DOCUMENTS).astype(dtype).tobytes())
 
 
-def test_equal_tokens_have_one_fingerprint_whatever_file_holds_them(tmp_path: Path) -> None:
+def test_equal_tokens_have_one_fingerprint_whatever_file_holds_them(tmp_path):
     indexed(tmp_path / "nvidia", 8, "<u2")
     indexed(tmp_path / "amd", 4, "<i4")
     tokens = np.concatenate(DOCUMENTS)
@@ -46,9 +46,7 @@ def test_equal_tokens_have_one_fingerprint_whatever_file_holds_them(tmp_path: Pa
     assert fingerprint(tmp_path / "other.npy") != fingerprint(tmp_path / "flat.npy")
 
 
-def test_a_file_without_tokens_or_shorter_than_its_index_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_without_tokens_or_shorter_than_its_index_is_refused(tmp_path, monkeypatch):
     indexed(tmp_path / "cut", 8, "<u2")
     (tmp_path / "cut.bin").write_bytes((tmp_path / "cut.bin").read_bytes()[:500])
     (tmp_path / "text.txt").write_text("once upon a time")
@@ -61,7 +59,7 @@ def test_a_file_without_tokens_or_shorter_than_its_index_is_refused(
             fingerprint(Path(name))
 
 
-def test_a_result_carries_the_fingerprint_and_a_comparison_names_other_data(tmp_path: Path) -> None:
+def test_a_result_carries_the_fingerprint_and_a_comparison_names_other_data(tmp_path):
     for name in ("cuda", "rocm"):
         (tmp_path / f"benchmark_{name}_llama.json").write_text(json.dumps({**VERSION_1, "platform": name}))
     indexed(tmp_path / "data", 8, "<u2")
@@ -75,7 +73,7 @@ def test_a_result_carries_the_fingerprint_and_a_comparison_names_other_data(tmp_
     assert losses is None or losses["reason"] == "the fingerprints of the data differ"
 
 
-def test_the_name_of_an_earlier_result_states_its_framework_and_its_data_set(tmp_path: Path) -> None:
+def test_the_name_of_an_earlier_result_states_its_framework_and_its_data_set(tmp_path):
     stated = {
         "train_nvd_nemo_llama_c4": ("nemo", "c4"),
         "train_amd_prim_llama_bc": ("primus", "bc"),

@@ -1,26 +1,16 @@
 """In logs of Megatron-Core since 0.16, the mean of the second line includes the first iteration, at any interval."""
 
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from each import in_each
 
 from tensorprimat import logs
-from tensorprimat.core.result import Result
 
 FIRST, STEP = 30.0, 0.5  # seconds of the first iteration, and of every later one
 
 
-def read(
-    folder: Path,
-    times: list[float],
-    *,
-    timer_is_reset: bool,
-    dated: bool = True,
-    first: int = 1,
-    written_together: int = 0,
-) -> Result:
+def read(folder, times, *, timer_is_reset, dated=True, first=1, written_together=0):
     """Read a log of every iteration. times: seconds that each iteration really took.
 
     written_together: first lines that a collector dated at one moment.

@@ -1,7 +1,6 @@
 """Logs that the installed frameworks print themselves give the steps that really ran."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import scripts
@@ -10,14 +9,14 @@ TOOL = scripts.load("tools/write_framework_logs.py")
 
 
 @pytest.mark.parametrize("framework", TOOL.WRITERS)
-def test_the_log_of_a_framework_here_is_read_as_the_training_that_took_place(framework: str, warm_python: str) -> None:
+def test_the_log_of_a_framework_here_is_read_as_the_training_that_took_place(framework, warm_python):
     line, agrees = TOOL.verdict(warm_python, framework)
     if agrees is None:
         pytest.skip(line)
     assert agrees, line
 
 
-def planted(tmp_path: Path) -> tuple[object, Path]:
+def planted(tmp_path):
     ends = [0.1 * n for n in range(TOOL.STEPS + 1)]
     losses = [3 - n / 100 for n in range(1, TOOL.STEPS + 1)]
     path = tmp_path / "a.log"
@@ -40,6 +39,6 @@ def planted(tmp_path: Path) -> tuple[object, Path]:
         ({"gpus": 5}, "GPUs, not 5"),
     ],
 )
-def test_every_difference_from_the_truth_is_named(tmp_path: Path, changed: dict[str, object], printed: str) -> None:
+def test_every_difference_from_the_truth_is_named(tmp_path, changed, printed):
     truth, path = planted(tmp_path)
     assert any(printed in difference for difference in TOOL.differences(replace(truth, **changed), path))  # type: ignore[type-var]

@@ -17,14 +17,14 @@ SECONDS = 1  # of fuzzing; atheris takes as long again to instrument the readers
 TARGETS = scripts.load("perf/fuzz_readers.py").targets()
 
 
-def test_every_format_is_fuzzed() -> None:
+def test_every_format_is_fuzzed():
     pytest.importorskip("openpyxl")
     pytest.importorskip("tensorboard")
     assert {target.format for target in TARGETS.values()} == {format.name for format in logs.FORMATS} | {""}
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_seeds_are_read_as_their_format(target: str, tmp_path: Path) -> None:
+def test_seeds_are_read_as_their_format(target, tmp_path):
     """A seed that no reader takes would leave nearly all of the reader unseen."""
     found = set()
     for number, seed in enumerate(TARGETS[target].seeds()):
@@ -40,7 +40,7 @@ def test_seeds_are_read_as_their_format(target: str, tmp_path: Path) -> None:
     importlib.util.find_spec("atheris") is None, reason="atheris is not installed; it has no wheel for every Python"
 )
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_short_fuzz_run_finds_no_crash_and_no_hang(target: str, tmp_path: Path) -> None:
+def test_a_short_fuzz_run_finds_no_crash_and_no_hang(target, tmp_path):
     done = subprocess.run(
         [sys.executable, SCRIPT, "--seconds", str(SECONDS), "--inside", target, "--keep", tmp_path],
         capture_output=True,

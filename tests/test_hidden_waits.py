@@ -6,11 +6,10 @@ framework prints. The dates of the rows show it.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import keyvalue_rows
@@ -35,14 +34,14 @@ TABLES = frozenset(("lightning", "metrics table", "metrics rows"))
 """Jobs whose logs are files, which no launcher prints."""
 
 
-def stretches(make: Callable[[Job], list[str]], job: Job, *, every: int = 1) -> Iterator[tuple[datetime, list[str]]]:
+def stretches(make, job, *, every=1):
     """Yield the end of each step with the lines written up to it; the last step has all remaining lines.
 
     every: 10 yields only the first step and every tenth one.
     """
     lines, known = make(job), {job.first - 1: 0, job.last: None}
 
-    def until(number: int) -> int | None:
+    def until(number):
         """Return the number of lines that are written up to the end of a step."""
         if number not in known:
             same = (mine == theirs for mine, theirs in zip(lines, make(replace(job, last=number)), strict=False))
@@ -54,16 +53,16 @@ def stretches(make: Callable[[Job], list[str]], job: Job, *, every: int = 1) -> 
             yield now, lines[until(number - 1) : until(number)]
 
 
-def flat(groups: Iterable[tuple[datetime, list[str]]]) -> list[tuple[datetime, str]]:
+def flat(groups):
     return [(now, text) for now, texts in groups for text in texts]
 
 
-def by_kubernetes(lines: Iterable[tuple[datetime, str]]) -> str:
+def by_kubernetes(lines):
     """Return lines as `kubectl logs --timestamps` prints them."""
     return "".join(f"{now:%Y-%m-%dT%H:%M:%S.%f}000Z {text}\n" for now, text in lines)
 
 
-def by_absl(lines: Iterable[tuple[datetime, str]]) -> str:
+def by_absl(lines):
     """Return lines with the stamp of absl and glog, which has no year."""
     return "".join(f"I{now:%m%d %H:%M:%S.%f} 140 train.py:88] {text}\n" for now, text in lines)
 
@@ -71,29 +70,29 @@ def by_absl(lines: Iterable[tuple[datetime, str]]) -> str:
 Maker = Callable[[Job], list[str]]
 
 
-def plain(make: Maker, job: Job) -> str:
+def plain(make, job):
     return by_kubernetes(flat(stretches(make, job)))
 
 
-def short(make: Maker, job: Job) -> str:
+def short(make, job):
     return plain(make, replace(job, last=6))
 
 
-def sparse(make: Maker, job: Job) -> str:
+def sparse(make, job):
     return by_kubernetes(flat(stretches(make, replace(job, last=200), every=10)))
 
 
-def resumed(make: Maker, job: Job) -> str:
+def resumed(make, job):
     """Return two trainings; the second repeats steps of the first."""
     again = replace(job, first=21, last=60, resumed=True, hour=job.hour + 1, seconds=1.0005 * job.seconds)
     return plain(make, job) + plain(make, again)
 
 
-def without_year(make: Maker, job: Job) -> str:
+def without_year(make, job):
     return by_absl(flat(stretches(make, job)))
 
 
-def set_back(make: Maker, job: Job) -> str:
+def set_back(make, job):
     """Return a log in whose middle daylight saving time ends."""
     lines = flat(stretches(make, job))
     winter = [now - timedelta(hours=place > len(lines) // 2) for place, (now, _) in enumerate(lines)]
@@ -105,12 +104,12 @@ UNREADABLE = {("olmo", without_year)}
 """Formats and dates of a launcher that are not read together."""
 
 
-def every_second(names: Iterable[str], shapes: Iterable[Any]) -> list[tuple[str, Any]]:
+def every_second(names, shapes):
     """Return every second pair of a name and a shape, so that each name has half of the shapes."""
     return [(name, shape) for n, name in enumerate(names) for m, shape in enumerate(shapes) if (n + m) % 2 == 0]
 
 
-def shown(path: Path, *, longer: float = JOB.seconds + JOB.wait) -> str | None:
+def shown(path, *, longer=JOB.seconds + JOB.wait):
     """Return how the reader shows the time that no row counts; None where it is silent.
 
     longer: step time with that time in it.
@@ -126,7 +125,7 @@ def shown(path: Path, *, longer: float = JOB.seconds + JOB.wait) -> str | None:
     return next((text for text in result.warnings if text.startswith(said)), None)
 
 
-def is_shown(path: Path, make: Callable[[float], str]) -> bool:
+def is_shown(path, make):
     """Return True if a log shows a hidden wait and tells of none where there is none. make: seconds of it → text."""
     path.write_text(make(0.0))
     silent = shown(path, longer=float("inf")) is None
@@ -135,8 +134,8 @@ def is_shown(path: Path, make: Callable[[float], str]) -> bool:
 
 
 @in_each("name", sorted(DATED))
-def test_a_log_with_dates_of_its_own_shows_what_its_rows_leave_out(tmp_path: Path, name: str) -> None:
-    def text(wait: float) -> str:
+def test_a_log_with_dates_of_its_own_shows_what_its_rows_leave_out(tmp_path, name):
+    def text(wait):
         return "\n".join(ALL_JOBS[name](replace(JOB, wait=wait))) + "\n"
 
     assert name == "timestamps" or is_shown(tmp_path / "a.log", text)
@@ -145,9 +144,7 @@ def test_a_log_with_dates_of_its_own_shows_what_its_rows_leave_out(tmp_path: Pat
 
 
 @in_each("name, shape", every_second(sorted(ALL_JOBS.keys() - TABLES - {"timestamps"}), SHAPES))
-def test_a_log_that_a_launcher_dated_shows_what_its_rows_leave_out(
-    tmp_path: Path, name: str, shape: Callable[[Maker, Job], str]
-) -> None:
+def test_a_log_that_a_launcher_dated_shows_what_its_rows_leave_out(tmp_path, name, shape):
     if (name, shape) in UNREADABLE:
         pytest.skip("not read")
     assert is_shown(tmp_path / "a.log", lambda wait: shape(ALL_JOBS[name], replace(JOB, wait=wait)))
@@ -166,7 +163,7 @@ OWN_DATES = ("nanotron", "paddle", "mindformers", "automodel", "lingua", "intern
 OWN_DATES += ("levanter",)
 
 
-def redated(text: str, now: datetime) -> str:
+def redated(text, now):
     """Return a row with another moment in its own date."""
     text = re.sub(r"2026-01-05(.)\d\d:\d\d:\d\d", lambda found: f"{now:%Y-%m-%d}{found[1]}{now:%H:%M:%S}", text)
     text = re.sub(r"01/16/2026 \d\d:\d\d:\d\d", f"{now:%m/%d/%Y %H:%M:%S}", text)
@@ -176,12 +173,12 @@ def redated(text: str, now: datetime) -> str:
 
 @in_each("launched", [False, True])
 @in_each("name", OF_DIALECTS)
-def test_every_dialect_shows_what_its_rows_leave_out(tmp_path: Path, name: str, launched: bool) -> None:
+def test_every_dialect_shows_what_its_rows_leave_out(tmp_path, name, launched):
     assert OF_DIALECTS.keys() == keyvalue_rows.ROWS.keys()
     if not launched and name not in OWN_DATES:
         pytest.skip("its rows have no dates")
 
-    def text(wait: float) -> str:
+    def text(wait):
         lines = []
         for number in range(1, 41):
             now = START + timedelta(seconds=number * OF_DIALECTS[name] * (1 + wait / JOB.seconds))
@@ -222,15 +219,15 @@ METRICS: dict[str, Callable[[int, float], dict[str, float]]] = {
 Row = dict[str, Any]
 
 
-def rows_of(trainer: str, job: Job) -> list[Row]:
+def rows_of(trainer, job):
     return [{"_step": n, "_timestamp": now.timestamp(), **METRICS[trainer](n, s)} for n, s, now in job.steps()]
 
 
-def as_lines(rows: Sequence[Row]) -> str:
+def as_lines(rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows):
     return "\n".join([",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows), ""])
 
 
@@ -247,10 +244,8 @@ TABLE_SHAPES: dict[str, Callable[[Sequence[Row]], str]] = {
 
 @in_each("again", [False, True])
 @in_each("trainer, shape", every_second(METRICS, TABLE_SHAPES))
-def test_a_table_with_a_clock_shows_what_its_times_leave_out(
-    tmp_path: Path, trainer: str, shape: str, again: bool
-) -> None:
-    def text(wait: float) -> str:
+def test_a_table_with_a_clock_shows_what_its_times_leave_out(tmp_path, trainer, shape, again):
+    def text(wait):
         job = replace(JOB, wait=wait)
         rows = rows_of(trainer, job)
         if again:
@@ -266,7 +261,7 @@ def test_a_table_with_a_clock_shows_what_its_times_leave_out(
 
 
 @in_each("trainer", METRICS)
-def test_a_run_in_mlflows_files_shows_what_its_times_leave_out(tmp_path: Path, trainer: str) -> None:
+def test_a_run_in_mlflows_files_shows_what_its_times_leave_out(tmp_path, trainer):
     for row in rows_of(trainer, JOB):
         for name, value in row.items():
             path = tmp_path / "metrics" / name
@@ -277,7 +272,7 @@ def test_a_run_in_mlflows_files_shows_what_its_times_leave_out(tmp_path: Path, t
 
 
 @in_each("trainer", METRICS)
-def test_tensorboards_events_show_what_their_times_leave_out(tmp_path: Path, trainer: str) -> None:
+def test_tensorboards_events_show_what_their_times_leave_out(tmp_path, trainer):
     pytest.importorskip("tensorboard")
     from test_tensorboard_log import START as BEGIN
     from test_tensorboard_log import Events

@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -151,13 +152,18 @@ def test_a_metric_that_nothing_has_is_an_error():
         metric_history(files([silent]), metric="samples_per_second")
 
 
+@cache
+def ten_days():
+    """Return the texts of the results of ten days, of which the last five are slower."""
+    return [to_json(on_day(day, seconds=12.8 if day < 6 else 14.0)) for day in range(1, 11)]
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "history").mkdir()
-    for day in range(1, 11):
-        one = on_day(day, seconds=12.8 if day < 6 else 14.0)
-        (tmp_path / "history" / f"benchmark_cuda_llama_{day:02}.json").write_text(to_json(one))
-    (tmp_path / "benchmark_cuda_llama.json").write_text(to_json(one))
+    for day, text in enumerate(ten_days(), start=1):
+        (tmp_path / "history" / f"benchmark_cuda_llama_{day:02}.json").write_text(text)
+    (tmp_path / "benchmark_cuda_llama.json").write_text(text)
     return tmp_path
 
 
@@ -231,14 +237,23 @@ def with_host(one, host, commit):
     return one.changed(provenance=one.provenance.changed(host=host, commit=own), training_config=config)
 
 
-@pytest.fixture
-def page(tmp_path, capsys):
-    """Return a function that writes the page of some arguments, and returns its text and JSON lines."""
+@cache
+def days_of_two_hosts():
+    """Return the results of twelve days by the name of their file; one host gets slower after six days."""
+    texts = {}
     for place, host in enumerate(("node-a", "<b>node")):
         for day in range(1, 13):
             seconds = 12.8 * (1.1 if day > 6 and not place else 1)
             one = with_host(on_day(day, seconds=seconds, seed=100 * place + day), host, f"{day:012x}")
-            (tmp_path / f"{place}-{day:02}.json").write_text(to_json(one))
+            texts[f"{place}-{day:02}.json"] = to_json(one)
+    return texts
+
+
+@pytest.fixture
+def page(tmp_path, capsys):
+    """Return a function that writes the page of some arguments, and returns its text and JSON lines."""
+    for name, text in days_of_two_hosts().items():
+        (tmp_path / name).write_text(text)
 
     def write(*arguments):
         out = tmp_path / "out"

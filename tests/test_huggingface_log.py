@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import Any
 
 import pytest
 from each import in_each
@@ -24,15 +23,15 @@ HEADER = """***** Running training *****
 """
 
 
-def row(loss: float | str = 1.25, **more: object) -> str:
+def row(loss=1.25, **more):
     return str({"loss": loss, "grad_norm": 0.75, "learning_rate": 2e-05, "epoch": 0.5, **more})
 
 
-def bar(step: int, elapsed: str, total: int = 40, name: str = "") -> str:
+def bar(step, elapsed, total=40, name=""):
     return f"\r{name} {100 * step // total:2}%|███       | {step}/{total} [{elapsed}<01:00,  1.2s/it]"
 
 
-def swift(step: int, seconds: float, **more: object) -> dict[str, object]:
+def swift(step, seconds, **more):
     """Return a row of ms-swift: the running mean of a step, and the step."""
     minutes, rest = divmod(round(step * seconds), 60)
     return {
@@ -46,7 +45,7 @@ def swift(step: int, seconds: float, **more: object) -> dict[str, object]:
     }
 
 
-def test_one_summary_per_rank_is_one_run_of_means(read_text: Any) -> None:
+def test_one_summary_per_rank_is_one_run_of_means(read_text):
     ranks = [SUMMARY.replace("836.4", f"836.{n}") for n in range(1, 8)]
     result = read_text(HEADER + "\n".join(ranks) + "\n", sequence_length=512, num_gpus=8)
     performance = result.performance_metrics
@@ -57,7 +56,7 @@ def test_one_summary_per_rank_is_one_run_of_means(read_text: Any) -> None:
     assert any("no variance" in warning for warning in result.warnings)
 
 
-def test_a_summary_alone_says_that_a_resumed_run_may_be_too_fast(read_text: Any) -> None:
+def test_a_summary_alone_says_that_a_resumed_run_may_be_too_fast(read_text):
     document = {"epoch": 3.0, "train_runtime": 836.4, "train_samples_per_second": 1.196, "train_steps_per_second": 0.02}
     remark = "whether the run was resumed"
     assert any(remark in warning for warning in read_text(json.dumps(document, indent=4)).warnings)
@@ -65,7 +64,7 @@ def test_a_summary_alone_says_that_a_resumed_run_may_be_too_fast(read_text: Any)
     assert not any(remark in warning for warning in read_text(known).warnings)
 
 
-def test_losses_without_times_are_kept_with_the_summary(read_text: Any) -> None:
+def test_losses_without_times_are_kept_with_the_summary(read_text):
     result = read_text(HEADER + "\n".join([row(2.5), row(float("nan")), row(2.0), SUMMARY]) + "\n")
     assert [step.loss for step in result.steps][::2] == [2.5, 2.0]
     assert math.isnan(result.steps[1].loss)
@@ -74,13 +73,13 @@ def test_losses_without_times_are_kept_with_the_summary(read_text: Any) -> None:
     assert any(warning.startswith("loss: nan") for warning in result.warnings)
 
 
-def test_configuration_comes_from_the_header(read_text: Any) -> None:
+def test_configuration_comes_from_the_header(read_text):
     config = read_text(HEADER + SUMMARY + "\n").training_config
     assert (config.global_batch_size, config.micro_batch_size, config.max_steps) == (64, 4, 40)
     assert config.gradient_accumulation_steps == 2
 
 
-def test_numbers_in_quotes_are_read(read_text: Any) -> None:
+def test_numbers_in_quotes_are_read(read_text):
     quoted = "{'train_runtime': '2.534e+04', 'train_samples_per_second': '4.197', 'train_steps_per_second': '0.066'}"
     result = read_text(
         "{'loss': '1.2', 'grad_norm': '0.7', 'learning_rate': '1e-05', 'epoch': '0.1'}\n" + quoted + "\n"
@@ -90,17 +89,17 @@ def test_numbers_in_quotes_are_read(read_text: Any) -> None:
     assert result.performance_metrics.reported.runtime_seconds == 25340
 
 
-def test_losses_alone_are_refused(read_text: Any) -> None:
+def test_losses_alone_are_refused(read_text):
     with pytest.raises(NotALogError):
         read_text("\n".join([row(2.5), row(2.25), row(2.0)]) + "\n")
 
 
-def test_the_step_time_of_trl_is_not_a_step_time(read_text: Any) -> None:
+def test_the_step_time_of_trl_is_not_a_step_time(read_text):
     with pytest.raises(NotALogError, match="step_time, which does not include the optimizer"):
         read_text("\n".join(row(0.5 + n / 100, step_time=8.25) for n in range(40)))
 
 
-def test_the_bar_around_a_row_gives_its_step_and_a_coarse_clock_its_time(read_text: Any) -> None:
+def test_the_bar_around_a_row_gives_its_step_and_a_coarse_clock_its_time(read_text):
     text = bar(0, "00:00")
     for step, elapsed in ((10, "05:00"), (20, "10:00"), (30, "15:10")):
         text += bar(step, elapsed) + f"\n{row()}\n" + bar(step, elapsed)
@@ -110,7 +109,7 @@ def test_the_bar_around_a_row_gives_its_step_and_a_coarse_clock_its_time(read_te
     assert result.steps.column("covers").tolist() == [10, 10, 10]
 
 
-def test_a_bar_that_is_not_drawn_again_after_a_row_gives_its_time_before_an_evaluation(read_text: Any) -> None:
+def test_a_bar_that_is_not_drawn_again_after_a_row_gives_its_time_before_an_evaluation(read_text):
     text, seconds = bar(0, "00:00", 400), 0
     for step in range(1, 401):
         seconds += 3
@@ -124,7 +123,7 @@ def test_a_bar_that_is_not_drawn_again_after_a_row_gives_its_time_before_an_eval
     assert [step.interrupted_by for step in steps[1:]] == ["validation"] * 3
 
 
-def test_a_clock_too_coarse_for_a_step_gives_none(read_text: Any) -> None:
+def test_a_clock_too_coarse_for_a_step_gives_none(read_text):
     text = bar(0, "00:00")
     for step, elapsed in ((10, "00:05"), (20, "00:10"), (30, "00:15")):
         text += bar(step, elapsed) + f"\n{row()}\n" + bar(step, elapsed)
@@ -133,7 +132,7 @@ def test_a_clock_too_coarse_for_a_step_gives_none(read_text: Any) -> None:
     assert result.performance_metrics.samples_per_second == 1.196
 
 
-def test_progress_bars_of_loading_and_evaluation_are_not_training_steps(read_text: Any) -> None:
+def test_progress_bars_of_loading_and_evaluation_are_not_training_steps(read_text):
     text = bar(4, "00:01", 4, "Loading checkpoint shards:") + bar(1, "00:00", 1)  # the second one is of the data
     text += bar(0, "00:00") + bar(10, "05:00") + f"\n{row()}\n"
     text += bar(10, "05:00") + bar(3, "00:09", 5) + "\n{'eval_loss': 1.5, 'eval_runtime': 9.1, 'epoch': 0.5}\n"
@@ -144,7 +143,7 @@ def test_progress_bars_of_loading_and_evaluation_are_not_training_steps(read_tex
     assert read_text(bar(0, "00:00", 3) + f"\n{SUMMARY}\n").training_config.max_steps is None
 
 
-def test_the_running_mean_of_swift_becomes_times_of_steps(read_text: Any) -> None:
+def test_the_running_mean_of_swift_becomes_times_of_steps(read_text):
     means = {10: 2.500001, 20: 2.000001, 30: 1.900001, 40: 1.850001}
     text = "\n".join(json.dumps(swift(step, mean)) for step, mean in means.items()) + "\n"
     result = read_text(text)
@@ -153,7 +152,7 @@ def test_the_running_mean_of_swift_becomes_times_of_steps(read_text: Any) -> Non
     assert result.steps[0].memory_reserved_peak_bytes == 38.5 * GIB
 
 
-def test_a_mean_rounded_to_four_digits_gives_no_times(read_text: Any) -> None:
+def test_a_mean_rounded_to_four_digits_gives_no_times(read_text):
     rows = [swift(step, 1.881) | {"train_speed(s/it)": "1.881"} for step in (2000, 2005, 2010, 2015)]
     result = read_text("\n".join(str(changes) for changes in rows) + "\n")
     assert "seconds" not in result.steps.seen
@@ -161,7 +160,7 @@ def test_a_mean_rounded_to_four_digits_gives_no_times(read_text: Any) -> None:
     assert result.performance_metrics.basis == "reported_means"
 
 
-def test_the_rate_that_swift_prints_per_row_is_a_rate(read_text: Any) -> None:
+def test_the_rate_that_swift_prints_per_row_is_a_rate(read_text):
     rows = [
         str(swift(step, 1.881) | {"train_speed(s/it)": "1.881", "tokens_per_gpu_per_sec": "256.8"})
         for step in (5, 10, 15)
@@ -169,7 +168,7 @@ def test_the_rate_that_swift_prints_per_row_is_a_rate(read_text: Any) -> None:
     assert read_text("\n".join(rows) + "\n").performance_metrics.tokens_per_second_per_gpu == pytest.approx(256.8)
 
 
-def test_a_resumed_swift_is_timed_by_its_steps_since_the_resume(read_text: Any) -> None:
+def test_a_resumed_swift_is_timed_by_its_steps_since_the_resume(read_text):
     rows = []
     for step in range(45, 145, 5):
         elapsed = 3.3 + 1.2617 * (step - 40)
@@ -182,13 +181,13 @@ def test_a_resumed_swift_is_timed_by_its_steps_since_the_resume(read_text: Any) 
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.2617, rel=1e-4)
 
 
-def test_the_warnings_of_an_untimed_resume_are_not_those_of_the_timed_training(read_text: Any) -> None:
-    def row(step: int, began: int, pace: float) -> dict[str, object]:
+def test_the_warnings_of_an_untimed_resume_are_not_those_of_the_timed_training(read_text):
+    def row(step, began, pace):
         values = {"loss": round(5 - step / 100, 8), "learning_rate": 1e-05, "epoch": step / 50}
         speed = {"elapsed_time": f"{int(pace * (step - began))}s", "train_speed(s/it)": pace}
         return values | {"global_step/max_steps": f"{step}/100"} | speed
 
-    def end(step: int, loss: float) -> dict[str, object]:
+    def end(step, loss):
         rates = {"train_samples_per_second": round(8 * step / 16.2, 3), "train_steps_per_second": round(step / 16.2, 3)}
         return {"train_runtime": 16.2, **rates, "train_loss": loss, "epoch": step / 50} | {
             "global_step/max_steps": f"{step}/100", "elapsed_time": "16s", "train_speed(s/it)": 0.27
@@ -203,7 +202,7 @@ def test_the_warnings_of_an_untimed_resume_are_not_those_of_the_timed_training(r
     assert not [warning for warning in result.warnings if "has no step times" in warning]
 
 
-def state(**more: object) -> str:
+def state(**more):
     """Return the text of trainer_state.json of a run that counted its tokens."""
     rows = [
         {"epoch": 0.1, "loss": 3.0 - n / 10, "learning_rate": 1e-5, "step": 10 * n, "train_runtime": 7.5123 + 5 * n}
@@ -216,7 +215,7 @@ def state(**more: object) -> str:
     return json.dumps(document, indent=2, sort_keys=True) + "\n"
 
 
-def test_the_state_of_a_checkpoint_that_states_no_time_is_refused_for_that_reason(read_text: Any) -> None:
+def test_the_state_of_a_checkpoint_that_states_no_time_is_refused_for_that_reason(read_text):
     rows = [{"loss": 2.5, "learning_rate": 1e-05, "epoch": step / 40, "step": step} for step in range(10, 160, 10)]
     text = json.dumps({"global_step": 150, "max_steps": 400, "logging_steps": 10, "log_history": rows})
     with pytest.raises(
@@ -225,7 +224,7 @@ def test_the_state_of_a_checkpoint_that_states_no_time_is_refused_for_that_reaso
         read_text(text)
 
 
-def test_trainer_state_gives_times_and_tokens_from_its_counters(read_text: Any) -> None:
+def test_trainer_state_gives_times_and_tokens_from_its_counters(read_text):
     result = read_text(state())
     assert result.steps.column("index").tolist() == [10, 20, 30, 40, 50]
     assert [step.seconds for step in result.steps[1:]] == pytest.approx([0.5] * 4)
@@ -236,9 +235,7 @@ def test_trainer_state_gives_times_and_tokens_from_its_counters(read_text: Any) 
 
 
 @in_each("resumes", [(60,), (60, 100), (110,)])
-def test_the_state_of_a_resumed_training_counts_the_time_of_every_process(
-    read_text: Any, resumes: tuple[int, ...]
-) -> None:
+def test_the_state_of_a_resumed_training_counts_the_time_of_every_process(read_text, resumes):
     rows, began = [], 0
     for step in range(5, 125, 5):
         began = max((resume for resume in resumes if resume < step), default=0)
@@ -254,9 +251,7 @@ def test_the_state_of_a_resumed_training_counts_the_time_of_every_process(
 
 
 @pytest.mark.parametrize(("mean_loss", "rate"), [(2.05, 8.0), (0.35, None)], ids=["whole", "resumed"])
-def test_a_mean_loss_far_below_all_losses_shows_a_resume_that_the_rates_hide(
-    read_text: Any, mean_loss: float, rate: float | None
-) -> None:
+def test_a_mean_loss_far_below_all_losses_shows_a_resume_that_the_rates_hide(read_text, mean_loss, rate):
     rows = [{"epoch": n / 10, "loss": 3.0 - n / 10, "learning_rate": 1e-5, "step": 10 * n} for n in range(1, 11)]
     end = {"epoch": 1.0, "step": 100, "train_loss": mean_loss, "train_runtime": 800.0}
     end |= {"train_samples_per_second": 8.0, "train_steps_per_second": 0.125}
@@ -268,7 +263,7 @@ def test_a_mean_loss_far_below_all_losses_shows_a_resume_that_the_rates_hide(
         assert read_text(json.dumps(document, indent=2)).performance_metrics.samples_per_second == rate
 
 
-def test_steps_of_a_state_keep_the_line_of_their_entry(read_text: Any) -> None:
+def test_steps_of_a_state_keep_the_line_of_their_entry(read_text):
     lines = state().split("\n")
     for step in read_text(state()).steps:
         entry = "\n".join(lines[step.line - 1 : step.line + 9])
@@ -276,27 +271,27 @@ def test_steps_of_a_state_keep_the_line_of_their_entry(read_text: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["train_samples", "total_flos"])
-def test_a_trainers_results_file_gives_reported_means(read_text: Any, key: str) -> None:
+def test_a_trainers_results_file_gives_reported_means(read_text, key):
     document = {"epoch": 1.0, key: 1000, "train_loss": 2.1, "train_runtime": 836.4, "train_samples_per_second": 1.196}
     result = read_text(json.dumps({**document, "train_steps_per_second": 0.005}, indent=4))
     assert (result.provenance.format, result.performance_metrics.samples_per_second) == ("huggingface", 1.196)
 
 
 @in_each("text", ['{"a": ' * 20000, '{"loss": 1}', "{}", "{'loss': 1.5}", '[{"loss": 1.5, "epoch": 1}', "{\n"])
-def test_other_dictionaries_are_refused(read_text: Any, text: str) -> None:
+def test_other_dictionaries_are_refused(read_text, text):
     with pytest.raises(NotALogError):
         read_text(text + "\n")
 
 
-def test_a_row_printed_twice_counts_once_but_equal_rows_of_a_run_without_progress_all_count(read_text: Any) -> None:
+def test_a_row_printed_twice_counts_once_but_equal_rows_of_a_run_without_progress_all_count(read_text):
     row = "{{'loss': {0}, 'grad_norm': {1}, 'learning_rate': 1e-05, 'epoch': 0.5}}\n"
     end = "{'train_runtime': 836.3, 'train_samples_per_second': 1.196, 'train_steps_per_second': 0.005}\n"
     assert len(read_text("".join(row.format(9 - n / 10, 1.5) * 2 for n in range(20)) + end).steps) == 20
     assert len(read_text("".join(row.format(0.0, "nan") for n in range(20)) + end).steps) == 20
 
 
-def test_two_ranks_that_report_at_their_own_pace_are_one_run(read_text: Any) -> None:
-    def rows(rank: int, first: int, last: int) -> str:
+def test_two_ranks_that_report_at_their_own_pace_are_one_run(read_text):
+    def rows(rank, first, last):
         steps = (f"'loss': {9 - n / 10}, 'grad_norm': 1.5, 'epoch': {n}" for n in range(first, last))
         return "".join(f"{rank}: {{{changes}}}\n" for changes in steps)
 
@@ -304,19 +299,19 @@ def test_two_ranks_that_report_at_their_own_pace_are_one_run(read_text: Any) -> 
     assert len(read_text(rows(0, 0, 5) + rows(1, 0, 9) + rows(0, 5, 9) + end).steps) == 9
 
 
-def g4(value: float) -> str:
+def g4(value):
     """Return a float as transformers 5 prints it."""
     return f"{value:.4g}"
 
 
-def five(step: int, seconds: float, *, epoch: float) -> str:
+def five(step, seconds, *, epoch):
     changes = {"loss": g4(2.0), "grad_norm": g4(1.0), "learning_rate": g4(5e-5), "epoch": g4(epoch)}
     return str(
         {**changes, "num_input_tokens_seen": step * 1000, "train_runtime": g4(seconds), "train_tokens_per_second": "1"}
     )
 
 
-def test_rows_whose_clock_has_four_digits_are_merged_until_it_is_fine_enough(read_text: Any) -> None:
+def test_rows_whose_clock_has_four_digits_are_merged_until_it_is_fine_enough(read_text):
     text = bar(0, "00:00", 5000)
     for step in range(10, 5001, 10):
         elapsed = f"{step // 3600}:{step // 60 % 60:02}:{step % 60:02}"
@@ -331,7 +326,7 @@ def test_rows_whose_clock_has_four_digits_are_merged_until_it_is_fine_enough(rea
     assert result.audit.ratio == pytest.approx(1.0, rel=3e-3)
 
 
-def test_rows_without_a_bar_count_their_share_of_the_steps_of_the_summary(read_text: Any) -> None:
+def test_rows_without_a_bar_count_their_share_of_the_steps_of_the_summary(read_text):
     rows = [five(step, 0.3 * step + 2, epoch=step / 500) for step in range(10, 501, 10)]
     summary = (
         "{'train_runtime': '152', 'train_samples_per_second': '26.32', 'train_steps_per_second': '3.289', 'epoch': '1'}"
@@ -342,7 +337,7 @@ def test_rows_without_a_bar_count_their_share_of_the_steps_of_the_summary(read_t
     assert any("start-up" in sentence or result.audit.ratio < 1.02 for sentence in (*result.audit.explained_by, ""))
 
 
-def test_llama_factorys_elapsed_time_times_rows_that_count_no_tokens(read_text: Any) -> None:
+def test_llama_factorys_elapsed_time_times_rows_that_count_no_tokens(read_text):
     rows = [
         {"current_steps": n, "total_steps": 400, "loss": 2.5 - n / 1000, "lr": 1e-05, "epoch": n / 100}
         | {"elapsed_time": f"{3 * n // 3600}:{3 * n // 60 % 60:02}:{3 * n % 60:02}"}
@@ -352,14 +347,14 @@ def test_llama_factorys_elapsed_time_times_rows_that_count_no_tokens(read_text: 
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(3.0)
 
 
-def factory(n: int, seconds: int, **more: float) -> str:
+def factory(n, seconds, **more):
     clock = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     row = {"current_steps": n, "total_steps": 500, "loss": 2.5 - n / 1000, "lr": 1e-05, "epoch": n / 100}
     row |= {"elapsed_time": clock, **more}
     return json.dumps(row) + "\n"
 
 
-def test_the_clock_of_a_resumed_training_excludes_the_steps_before(read_text: Any) -> None:
+def test_the_clock_of_a_resumed_training_excludes_the_steps_before(read_text):
     rows = [factory(n, 6 * n) for n in range(10, 310, 10)] + [factory(n, 6 * (n - 300)) for n in range(310, 510, 10)]
     result = read_text("".join(rows))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(6.0)
@@ -372,7 +367,7 @@ FEW_STEPS = "".join(bar(*each) for each in ((0, "00:00"), (37, "02:00"), (38, "0
 ALL_SAMPLES = "{'train_runtime': 320.0, 'train_samples_per_second': 8.0, 'train_steps_per_second': 0.125, 'epoch': 1.0}"
 
 
-def test_rates_of_a_resumed_training_count_only_the_steps_that_its_clock_timed(read_text: Any) -> None:
+def test_rates_of_a_resumed_training_count_only_the_steps_that_its_clock_timed(read_text):
     result = read_text(RESUMED + STATED + f"{FEW_STEPS}\n{ALL_SAMPLES}\n")
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 4 / 40)
     assert any("resumed at step 36, but the summary counts all 40 steps" in warning for warning in result.warnings)
@@ -381,19 +376,19 @@ def test_rates_of_a_resumed_training_count_only_the_steps_that_its_clock_timed(r
     assert read_text(HEADER + f"{FEW_STEPS}\n{ALL_SAMPLES}\n").performance_metrics.samples_per_second == 8.0  # fresh
 
 
-def test_the_tokens_of_a_resumed_training_count_no_step_before_it(read_text: Any) -> None:
+def test_the_tokens_of_a_resumed_training_count_no_step_before_it(read_text):
     tokens = ALL_SAMPLES.replace("}", ", 'train_tokens_per_second': 2048.0, 'num_input_tokens_seen': 5242880}")
     figures = read_text(RESUMED + STATED + f"{FEW_STEPS}\n{tokens}\n").performance_metrics
     assert figures.tokens_per_second == pytest.approx(8 * 2048 * 4 / 40)  # of 8 processes
 
 
-def test_a_resume_that_only_the_bar_shows_reduces_the_rates_as_well(read_text: Any) -> None:
+def test_a_resume_that_only_the_bar_shows_reduces_the_rates_as_well(read_text):
     result = read_text(RESUMED + f"{FEW_STEPS}\n{ALL_SAMPLES}\n{row()}\n")
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 4 / 40)
     assert any("resumed at about step 36" in warning for warning in result.warnings)
 
 
-def test_rates_that_count_only_the_steps_since_a_resume_stay_as_they_are(read_text: Any) -> None:
+def test_rates_that_count_only_the_steps_since_a_resume_stay_as_they_are(read_text):
     since = ALL_SAMPLES.replace("8.0", "0.8").replace("0.125", "0.0125")  # of transformers 5.19 and later
     for text in (RESUMED + STATED + FEW_STEPS, HEADER + FEW_STEPS):
         result = read_text(f"{text}\n{since}\n{row()}\n")
@@ -401,7 +396,7 @@ def test_rates_that_count_only_the_steps_since_a_resume_stay_as_they_are(read_te
         assert not any("summary counts" in warning for warning in result.warnings)
 
 
-def test_rates_of_a_training_that_stopped_early_count_only_its_own_steps(read_text: Any) -> None:
+def test_rates_of_a_training_that_stopped_early_count_only_its_own_steps(read_text):
     early = "".join(bar(step, f"0{step // 6}:{step % 6}0") for step in range(31))
     summary = ALL_SAMPLES.replace("320.0", "301.0").replace("0.125", "0.133")
     result = read_text(HEADER + f"{early}\n{summary}\n{row()}\n")
@@ -409,38 +404,36 @@ def test_rates_of_a_training_that_stopped_early_count_only_its_own_steps(read_te
     assert any("stopped at step 30, but the summary counts all 40 steps" in warning for warning in result.warnings)
 
 
-def test_the_last_drawing_alone_shows_an_early_stop_and_no_resume(read_text: Any) -> None:
+def test_the_last_drawing_alone_shows_an_early_stop_and_no_resume(read_text):
     summary = ALL_SAMPLES.replace("320.0", "301.0").replace("0.125", "0.133")
     result = read_text(HEADER + f"{row()}\n{row()}\n{row()}\n{bar(30, '05:00')}\n{summary}\n")
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 30 / 40)
 
 
-def test_a_summary_of_weights_and_biases_states_the_step_of_an_early_stop(read_text: Any) -> None:
+def test_a_summary_of_weights_and_biases_states_the_step_of_an_early_stop(read_text):
     summary = {"train/global_step": 33, "train_runtime": 5.18, "train_samples_per_second": 92.521, "_wandb": {}}
     result = read_text(json.dumps(summary | {"train_steps_per_second": 11.565, "_runtime": 9, "train/loss": 6.9}))
     assert result.performance_metrics.samples_per_second == pytest.approx(92.521 * 33 / 60, rel=2e-3)
 
 
-def test_a_bar_that_the_log_lost_is_no_early_stop(read_text: Any) -> None:
+def test_a_bar_that_the_log_lost_is_no_early_stop(read_text):
     early = "".join(bar(step, f"0{step // 6}:{step % 6}0") for step in range(31))
     summary = ALL_SAMPLES.replace("320.0", "400.0").replace("0.125", "0.1")
     assert read_text(HEADER + f"{early}\n{summary}\n{row()}\n").performance_metrics.samples_per_second == 8.0
 
 
 @pytest.mark.parametrize("stated", [STATED, ""], ids=["stated", "by the bar"])
-def test_the_pace_of_a_resumed_training_without_a_summary_excludes_the_steps_before(
-    read_text: Any, stated: str
-) -> None:
+def test_the_pace_of_a_resumed_training_without_a_summary_excludes_the_steps_before(read_text, stated):
     result = read_text(RESUMED + stated + f"{FEW_STEPS}\n{row()}\n")
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(75.0)
 
 
-def test_a_training_that_starts_anew_after_a_resumed_one_counts_all_of_its_steps(read_text: Any) -> None:
+def test_a_training_that_starts_anew_after_a_resumed_one_counts_all_of_its_steps(read_text):
     result = read_text(RESUMED + STATED + f"{FEW_STEPS}\n" + HEADER + f"{bar(40, '05:20')}\n{ALL_SAMPLES}\n")
     assert result.performance_metrics.samples_per_second == 8.0
 
 
-def test_the_audit_of_a_resumed_training_compares_its_own_steps(read_text: Any) -> None:
+def test_the_audit_of_a_resumed_training_compares_its_own_steps(read_text):
     text = bar(0, "00:00")
     for step, elapsed in ((22, "02:00"), (24, "04:00"), (26, "06:00"), (28, "08:00"), (30, "10:00")):
         text += bar(step, elapsed, 30) + f"\n{row()}\n" + bar(step, elapsed, 30)
@@ -450,13 +443,13 @@ def test_the_audit_of_a_resumed_training_compares_its_own_steps(read_text: Any) 
     assert (result.audit.clock, result.audit.ratio) == ("train_runtime", pytest.approx(1.0, rel=0.01))
 
 
-def test_llama_factorys_memory_is_the_peak_of_the_allocator(read_text: Any) -> None:
+def test_llama_factorys_memory_is_the_peak_of_the_allocator(read_text):
     memory = read_text("".join(factory(n, 6 * n, vram_allocated=40.25, vram_reserved=50.5) for n in range(10, 310, 10)))
     peaks = memory.memory_metrics
     assert (peaks.peak_memory_allocated_gb, peaks.peak_memory_reserved_gb) == pytest.approx((43.218, 54.224), rel=1e-4)
 
 
-def test_optimum_habanas_gb_are_gib_of_the_allocators_peak(read_text: Any) -> None:
+def test_optimum_habanas_gb_are_gib_of_the_allocators_peak(read_text):
     memory = {"memory_allocated (GB)": 20.5, "max_memory_allocated (GB)": 40.25, "total_memory_available (GB)": 94.62}
     peaks = read_text("".join(factory(n, 6 * n, **memory) for n in range(10, 310, 10))).memory_metrics
     assert (peaks.peak_memory_allocated_gb, peaks.peak_memory_reserved_gb) == (pytest.approx(43.218, rel=1e-4), None)
@@ -469,28 +462,28 @@ COLLECTED = {
 }
 
 
-def collected(style: str, *lines: str) -> str:
+def collected(style, *lines):
     """Return lines with the timestamps of a collector, six seconds apart."""
     return "".join(COLLECTED[style].format(6 * n // 60, 6 * n % 60) + line + "\n" for n, line in enumerate(lines))
 
 
-def losses(count: int) -> list[str]:
+def losses(count):
     return [f"{{'loss': {3 - n / 100:.4f}, 'grad_norm': 1.5, 'learning_rate': 1e-05}}" for n in range(count)]
 
 
 @in_each("style", COLLECTED)
-def test_rows_without_any_clock_are_timed_by_the_stamps_of_a_collector(read_text: Any, style: str) -> None:
+def test_rows_without_any_clock_are_timed_by_the_stamps_of_a_collector(read_text, style):
     result = read_text(collected(style, "TrainingArguments(logging_steps=10, )", *losses(80)))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.6)
     assert result.provenance.timing == "timestamps"
 
 
-def test_stamps_of_rows_that_cover_an_unknown_number_of_steps_are_not_a_clock(read_text: Any) -> None:
+def test_stamps_of_rows_that_cover_an_unknown_number_of_steps_are_not_a_clock(read_text):
     with pytest.raises(NotALogError, match=r"does not say how many steps a row covers \(logging_steps\)"):
         read_text(collected("docker", *losses(80)))
 
 
-def test_a_row_that_a_callback_of_llama_factory_prints_too_is_one_row(read_text: Any) -> None:
+def test_a_row_that_a_callback_of_llama_factory_prints_too_is_one_row(read_text):
     text, tokens = "", 0
     for n in range(1, 31):
         tokens += 131072
@@ -513,7 +506,7 @@ O^O/ \_/ \    Batch size per device = 2 | Gradient accumulation steps = 4
 """
 
 
-def test_unsloths_banner_states_the_batch_and_the_gpus(read_text: Any) -> None:
+def test_unsloths_banner_states_the_batch_and_the_gpus(read_text):
     config = read_text(UNSLOTH + row() + "\n" + row(1.5) + "\n" + SUMMARY).training_config
     assert (config.micro_batch_size, config.gradient_accumulation_steps) == (2, 4)
     assert (config.global_batch_size, config.num_gpus) == (8, 1)
@@ -589,7 +582,7 @@ def test_axolotl_rows_with_torchtunes_name_of_a_rate_are_read_as_rows_of_the_tra
     assert result.memory_metrics.peak_memory_reserved_gb == pytest.approx(24.3 * 1.073741824, rel=1e-3)
 
 
-def test_the_engine_of_deepspeed_under_the_trainer_states_precision_and_stage(read_text: Any) -> None:
+def test_the_engine_of_deepspeed_under_the_trainer_states_precision_and_stage(read_text):
     stated = ("fp16_enabled ....... True", "zero_optimization_stage ...... 3", "optimizer_name ..... adamw")
     dump = "".join(f"[2026-01-05 08:00:00,100] [INFO] [config.py:752:print]   {line}\n" for line in stated)
     config = read_text(f"{dump}{HEADER}{row()}\n{SUMMARY}\n").training_config
