@@ -2,6 +2,7 @@
 
 import json
 import time
+from statistics import median
 
 import pytest
 from plausible import result
@@ -29,10 +30,12 @@ def test_a_slow_callback_shows_and_the_figure_can_stand_in_a_result_of_the_same_
 ):
     from tensorprimat.engines.callback import BenchmarkCallback
 
-    fast = BenchmarkCallback.on_train_batch_end
+    fast, naps = BenchmarkCallback.on_train_batch_end, []
 
     def slow(self, *arguments):
+        begun = time.perf_counter()
         time.sleep(0.03)
+        naps.append(time.perf_counter() - begun)  # longer where other programs run
         fast(self, *arguments)
 
     monkeypatch.setattr(BenchmarkCallback, "on_train_batch_end", slow)
@@ -43,7 +46,7 @@ def test_a_slow_callback_shows_and_the_figure_can_stand_in_a_result_of_the_same_
     found = json.loads(capsys.readouterr().out)
     assert (code, found["pairs"]) == (0, 10)
     assert found["low"] <= found["share"] <= found["high"]
-    assert found["share"] * found["step_seconds"] == pytest.approx(0.03, rel=0.6)
+    assert found["share"] * found["step_seconds"] == pytest.approx(median(naps), rel=0.6)
     stated = store.load(path).provenance
     assert stated.overhead == pytest.approx(found["share"], rel=1e-3)
     assert stated.overhead_half_width == pytest.approx((found["high"] - found["low"]) / 2, rel=1e-3)

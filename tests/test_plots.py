@@ -79,13 +79,19 @@ def shown_ticks(axes):
     return [label for label in axes.get_yticklabels() if low <= label.get_position()[1] <= high]
 
 
-@in_each("case", CASES)
+DRAWN_HERE = (
+    "step times a hundred times apart",
+    "names that want to be code",
+    "two steps",
+    "warm-ups of different length",
+)
+"""Cases that no other test of this file draws."""
+
+
+@in_each("case", DRAWN_HERE)
 def test_everything_that_can_be_compared_can_be_drawn(case):
     """Warnings are errors here: no missing glyph, no collapsed axis, no layout that failed."""
-    form = "svg" if case == "names that want to be code" else "png"
-    assert comparison_plot.comparison_plot(CASES[case](), (form,))[form].startswith(
-        {"png": b"\x89PNG", "svg": b"<?xml"}[form]
-    )
+    assert comparison_plot.comparison_plot(CASES[case](), ("svg",))["svg"].startswith(b"<?xml")
 
 
 @pytest.mark.parametrize("case", ["two sides, five runs", "six sides of three models with long names", "means only"])

@@ -184,6 +184,7 @@ def test_without_nemo_run_the_error_names_an_alternative(monkeypatch, tmp_path, 
     assert "torchrun … -m tensorprimat preflight" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_node_without_its_gpus_is_named(tmp_path):
     spec = tmp_path / "spec.json"
     spec.write_text(PreflightSpec(platform="nvd", quick=True, num_gpus=8, num_nodes=2).model_dump_json())

@@ -191,10 +191,10 @@ def test_the_step_that_contains_the_writing_of_the_profile_is_not_measured(train
     result = store.load(tmp_path / "result.json")
     assert [step.interrupted_by for step in result.steps] == ["", "", "", "", "", "profile", "", ""]
     assert result.steps[5].seconds >= 2 * SLOW_SECONDS
-    assert max(step.seconds for step in result.steps if step.index > 1 and step.index != 6) < SLOW_SECONDS
+    assert max(step.seconds for step in result.steps if step.index > 1 and step.index != 6) < 2 * SLOW_SECONDS
     figures = result.performance_metrics
     assert (figures.measured_steps + figures.warmup_steps_dropped, figures.excluded_steps) == (7, 1)
-    assert figures.avg_step_time_seconds < SLOW_SECONDS / 2
+    assert figures.avg_step_time_seconds < SLOW_SECONDS
     assert "steps: 1 left out because they include the writing of a profile" in result.warnings
     assert not [warning for warning in result.warnings if warning.startswith("timer")]
     assert re.search(r"8 steps in .* s, profile \d+\.\d+ s", capfd.readouterr().out)
@@ -227,7 +227,7 @@ def test_a_profile_of_the_last_steps_is_written_after_them(train, tmp_path, step
     assert profiled(tmp_path) == operations
     result = store.load(tmp_path / "result.json")
     assert not any(step.interrupted_by for step in result.steps)
-    assert max(result.steps.column("seconds")[1:]) < SLOW_SECONDS
+    assert max(result.steps.column("seconds")[1:]) < 2 * SLOW_SECONDS
 
 
 @pytest.mark.filterwarnings("ignore")

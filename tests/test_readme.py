@@ -152,6 +152,7 @@ def test_every_linked_picture_and_page_exists():
     assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_pages_written_from_the_code_are_up_to_date():
     check = subprocess.run(
         [sys.executable, "tools/write_docs.py", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120

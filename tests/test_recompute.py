@@ -1,6 +1,7 @@
 """Plans of recomputation: what they keep, what they compute again, and that they change no result."""
 
 import dataclasses
+import functools
 import re
 
 import plausible
@@ -54,15 +55,18 @@ def spec(**changes):
     )  # fmt: skip
 
 
-def two_layers_of(model):
-    preset = presets.find_preset(model)
-    shape = preset.shape.model_copy(update={"num_layers": 2, "sliding_window": None})
-    return dataclasses.replace(preset, shape=shape)
+@functools.cache
+def graphs_of(plan, model, length=8192, *, sums=False):
+    """Return the products and attentions of the compiled forward and backward graph of a layer, and what it keeps.
 
-
-def graphs_of(plan, preset, length=8192, *, sums=False):
-    """Return the products and attentions of the compiled forward and backward graph of a layer, and what it keeps."""
+    The model is a layer of llama or qwen, or of a tiny architecture.
+    """
     found = {}
+    if model in ("llama", "qwen"):
+        preset = presets.find_preset(model)
+        preset = dataclasses.replace(preset, shape=preset.shape.changed(num_layers=1))
+    else:
+        preset = tiny(model)
     torch._dynamo.reset()
 
     def counted(graph):
@@ -86,12 +90,13 @@ def graphs_of(plan, preset, length=8192, *, sums=False):
             network = LanguageModel(preset, sequence_length=length)
         finally:
             torch.set_default_dtype(torch.float32)
+        del network.decoder.layers[1:]
         torch_memory._use_kernels(network)
         if sums:
             linear.GradientSums(network.decoder.layers)
         if plan != Recompute.NONE:
             network.recompute_activations(plan)
-        network.decoder.layers[0].compile(backend=backend, dynamic=False)  # the others are alike
+        network.decoder.layers[0].compile(backend=backend, dynamic=False)
         network.hidden(torch.zeros((1, length), dtype=torch.long)).sum().backward()
     return found
 
@@ -101,7 +106,7 @@ def test_a_compiled_layer_runs_and_keeps_what_its_plan_says(model, position):
     """The position is that of the plan in the list; the last one is `full`, which never repeats the product `down`."""
     told = spec(model=model)
     plan = training_memory.plans(told)[position]
-    found = graphs_of(plan, two_layers_of(model))
+    found = graphs_of(plan, model)
     again = Recompute(plan).operations
     products = 14 + len(set(again) - {Recompute.ATTENTION})
     assert found["backward"] == (products, 1 if Recompute.ATTENTION in again else 0)
@@ -114,7 +119,7 @@ def test_a_compiled_layer_runs_and_keeps_what_its_plan_says(model, position):
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")
 def test_layers_that_sum_gradients_run_and_keep_the_same():
     plan = training_memory.plans(spec())[12]
-    assert graphs_of(plan, two_layers_of("llama"), sums=True) == graphs_of(plan, two_layers_of("llama"))
+    assert graphs_of(plan, "llama", sums=True) == graphs_of(plan, "llama")
 
 
 @in_each(
@@ -123,7 +128,7 @@ def test_layers_that_sum_gradients_run_and_keep_the_same():
 )
 def test_an_architecture_knows_which_products_backward_does_not_need(kind):
     """A norm after the MLP needs the last one; Cohere sums attention and MLP, and needs the last of neither."""
-    found = graphs_of(Recompute.ALL_LAYERS, tiny(kind), length=64)
+    found = graphs_of("full", kind, length=64)
     forward, backward = found["forward"][0], found["backward"][0]
     summed = tiny(kind).shape.summed_products
     assert backward == 3 * forward - len(("down",) if summed is None else summed)
@@ -134,7 +139,7 @@ PARTS = Recompute.plan(("queries", "output", "up"), 0.35)
 
 @in_each(("kind", "plan"), [("olmo2", PARTS), ("cohere", PARTS), ("arcee", "full"), ("phi", "full")])
 def test_flops_of_a_plan_are_those_of_the_products_that_the_layers_repeat(kind, plan):
-    found = graphs_of(plan, tiny(kind), length=64)
+    found = graphs_of(plan, kind, length=64)
     products = found["backward"][0] - 2 * found["forward"][0]
     ones = {"hidden_size": 1, "ffn_hidden_size": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 1}
     shape = tiny(kind).shape.changed(**ones)  # in which a product has 2 FLOPs
