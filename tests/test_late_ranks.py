@@ -35,7 +35,7 @@ def test_a_banner_that_a_rank_prints_after_rows_begins_no_training(read_text: An
 @in_each("name", FORMATS)
 def test_a_restart_of_all_ranks_begins_a_training(read_text: Any, name: str) -> None:
     other = Job(batch=128, length=4096, seconds=0.5, last=20)
-    texts = [of_all_ranks(JOBS[name](job), PREFIXES["torchrun"], lag=3) for job in (JOB, other)]
+    texts = [of_all_ranks(JOBS[name](job), PREFIXES["torchrun"], lag=3, ranks=4) for job in (JOB, other)]
     result = read_text("".join(texts))
     assert_figures_of(result, JOB)
     assert not result.provenance.segments[-1].same_benchmark

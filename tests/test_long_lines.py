@@ -9,7 +9,7 @@ from tensorprimat import logs
 from tensorprimat.core.errors import TensorPrimatError
 from tensorprimat.logs import starts
 
-LENGTH = 400_000  # characters: what is quadratic takes a minute
+LENGTH = 160_000  # characters: what is quadratic takes ten seconds
 REPEATED = (
     ("deepspeed", "step: 1 xloss: inf xiter time (s): 1.1E1 samples/sec: na"),
     ("deepspeed", "cmd = x-"),
