@@ -4,12 +4,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from each import in_each
 from keyvalue_rows import fairseq, lingua, log, mindformers, paddle, t5x
 
+from tensorprimat import logs
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.units import GIB
 
@@ -262,3 +264,14 @@ def test_tinygrads_rows_in_milliseconds_are_read(read_text: Any) -> None:
     assert result.provenance.format == "tinygrad"
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0113, rel=1e-3)
     assert result.steps.column("loss")[0] == 8.12
+
+
+def test_a_damaged_rate_of_t5x_is_no_rate(read_text: Any) -> None:
+    rows = [re.sub("timing/steps_per_second=[^,]+", "timing/steps_per_second=nan", t5x(n)) + "\n" for n in range(1, 5)]
+    assert not read_text("".join(rows)).steps.has("seconds")
+
+
+def test_a_setting_above_rows_of_several_lines_has_the_line_that_states_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(log("fms_fsdp", before="starting\noptimizer: AdamW\n" + "loading\n" * 99), encoding="utf-8")
+    assert logs.read(path, cited=True).provenance.citations["optimizer"] == "train.log:2"

@@ -16,7 +16,8 @@ CONFIGURATION = (
     "scheduler=SchedulerConfig(name='cosine_with_warmup'), activation_checkpointing=None, "
     "max_duration=15000, global_train_batch_size=512, device_train_batch_size=64, "
     "device_train_microbatch_size=8, precision='amp_bf16', speed_monitor=SpeedMonitorConfig(window_size=20), "
-    "distributed_strategy='ddp', device_train_grad_accum=8)"
+    "distributed_strategy='ddp', device_train_grad_accum=8)\n"
+    "2026-01-05 08:00:01.016\tnode-3:0\ttrain:160\tINFO\tTotal number of parameters: 1,279,787,008"
 )
 TOKENS = 512 * 4096
 
@@ -46,7 +47,7 @@ def test_a_block_with_a_rate_is_one_row_and_another_is_none(read_text: Any) -> N
     assert (step.loss, step.gradient_norm, step.tokens) == (2.998, 0.237, TOKENS)
     assert step.reported_tokens_per_second_per_gpu == 67563
     assert step.memory_allocated_peak_bytes == 111_477e6
-    assert step.line == 16
+    assert step.line == 24
 
 
 def test_blocks_of_olmo_core_are_read_where_absl_stamps_every_line(read_text: Any) -> None:
@@ -83,7 +84,7 @@ def test_configuration_and_shape_come_from_the_dump(read_text: Any) -> None:
     )
     assert (config.precision, config.strategy, config.max_steps, config.seed) == ("bf16", "ddp", 15000, 6198)
     assert (config.optimizer, config.learning_rate) == ("adamw", 0.0003)
-    assert (config.attention_backend, config.recompute) == ("flash", "none")
+    assert (config.attention_backend, config.recompute) == ("flash_attention_2", "none")
     assert (shape.num_layers, shape.hidden_size, shape.ffn_hidden_size, shape.head_dim) == (16, 2048, 8192, 128)
     assert (shape.vocab_size, shape.num_key_value_heads, shape.gated_mlp) == (50304, 16, True)
     assert (result.timestamp, result.runs[0].host) == ("2026-01-05T08:00:00", "node-3")

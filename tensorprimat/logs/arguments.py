@@ -42,13 +42,27 @@ _LEAST_MODEL, _LARGEST_MODEL = 1e5, 5e13  # parameters
 _SAME_COUNT = 2e-3  # of the parameters; biases and the weights of norms are less
 _POSITIONS = ("max_position_embeddings", "block_size", "max_seq_len")
 """Arguments that may be the number of trained position embeddings."""
-_TIED = ("tie_word_embeddings", "tie_embeddings", "logits_via_embedding")
+_TIED = ("tie_word_embeddings", "tie_embeddings", "logits_via_embedding", "weight_tying")
 _UNKNOWN_COST = ("n_expert", "num_experts", "num_local_experts", "moe_num_experts", "sliding_window_size")
 """Arguments of models whose cost these numbers do not state, unless they are 0 or 1."""
 _WIDTH_OF_MLP = ("expansion_ratio", "mlp_ratio")
+_FUSED_MLP = ("mlp_hidden_size",)
+"""OLMo's width of the MLP, and its ratio, may count gate and value together."""
+_VOCABULARIES = [name for name, one in _SHAPE.items() if one[0] == "vocab_size"]
+"""Arguments for the size of the vocabulary, padded ones first."""
 _COUNTS = ("n_params", "num_params", "num_parameters", "parameter_count", "model/num_parameters")
 
-ARGUMENTS = (*_CONFIG, *_SHAPE, *_POSITIONS, *_TIED, *_UNKNOWN_COST, *_WIDTH_OF_MLP, *_COUNTS, "model_type")
+ARGUMENTS = (
+    *_CONFIG,
+    *_SHAPE,
+    *_POSITIONS,
+    *_TIED,
+    *_UNKNOWN_COST,
+    *_WIDTH_OF_MLP,
+    *_FUSED_MLP,
+    *_COUNTS,
+    "model_type",
+)
 
 _LONGEST_LINE, _MOST_LINES = 2**14, 20_000
 _PAIR = re.compile(
@@ -80,6 +94,7 @@ _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "32": "
 _PARAMETERS = re.compile(
     r"(?:\b(?:[Tt]otal (?:number of )?|[Mm]odel )param(?:eter)?s|(?<!Local )\b[Nn]umber (?:of )?parameters|\bmodel has"
     r"|\bshared model params|\bNetwork Parameters|\bModel size(?=: [\d,]{1,20} total parameters)"
+    r"|\bBuilding transformer with(?= [\d,]{1,20} total params)"
     rf"|\b(?:{'|'.join(_COUNTS)}))['\"]?(?: {{0,20}}[:=] ?| )"
     r"(?P<count>\d{1,3}(?:,\d{3})+|\d{1,15}(?:\.\d{1,9})?)"
     r" ?(?P<unit>[KMBGT](?![a-z])|[Mm]illion|[Bb]illion)?(?![\w.,'\u2019]?\d| \d| ?[*x])"
@@ -330,16 +345,18 @@ def _of_numbers(found: Mapping[str, set[str]], stated: float, error: float) -> s
         return set()
     known = {field: numbers(name for name, one in _SHAPE.items() if one[0] == field) for field in dict.fromkeys(
         field for field, _ in _SHAPE.values())}  # fmt: skip
-    ratios = numbers(_WIDTH_OF_MLP)
+    known["vocab_size"] = next(filter(None, (numbers((name,)) for name in _VOCABULARIES)), [])
+    ratios, fused = numbers(_WIDTH_OF_MLP), numbers(_FUSED_MLP)
     tied = {text.lower() == "true" for name in _TIED for text in found.get(name, ())} or {False, True}
     needed = [known[name] for name in ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")]
-    if prod(map(len, needed)) not in range(1, _MOST_CANDIDATES) or not (known["ffn_hidden_size"] or ratios):
+    if prod(map(len, needed)) not in range(1, _MOST_CANDIDATES) or not (known["ffn_hidden_size"] or ratios or fused):
         return set()
     near: dict[ModelShape, float] = {}
     for layers, width, heads, vocabulary in product(*needed):
         for ffn, groups, head, is_tied, is_gated, positions in islice(
             product(
-                known["ffn_hidden_size"] or [ratio * width for ratio in ratios],
+                known["ffn_hidden_size"]
+                or [one // parts for one in (*fused, *(ratio * width for ratio in ratios)) for parts in (1, 2)],
                 known["num_key_value_heads"] or [heads],
                 known["head_dim"] or [width // heads],
                 tied,

@@ -81,10 +81,11 @@ def of_settings(log: Log, format: Format, segment: segments.Segment) -> dict[str
     start = segment.parts[0].start if segment.parts else 0
     if first_row == 2**62 or not facts or (start and not files.is_plain(log.path)):
         return {}
-    lines = _Lines.of(log, segment, after=FORMAT_ROWS, most_bytes=MOST_HEADER_BYTES)
+    after = FORMAT_ROWS + (int(rows[1] - rows[0]) if format.opens and len(rows) > 1 else 0)  # a row of several lines
+    lines = _Lines.of(log, segment, after=after, most_bytes=MOST_HEADER_BYTES)
     if lines.first_row == len(lines):
         return {}
-    kept = lines.between(lines.first_row, min(len(lines), lines.first_row + FORMAT_ROWS))
+    kept = lines.between(lines.first_row, min(len(lines), lines.first_row + after))
 
     def known(begin: int, end: int) -> set[tuple[str, str]]:
         if (reading := _read(log, format, (*lines.between(begin, end), *kept))) is None:

@@ -24,7 +24,8 @@ class Number:
     means: str
     """Field of Step (of TrainingConfig for a setting), `total_tokens`, `total_samples`, `total_steps`: all so far;
     `tokens_before`: all before the step; `elapsed`: time of training so far, `label_tokens`: tokens of the step that
-    enter the loss, or `interval_seconds` and `steps_per_second`: time and rate of all steps since the row before."""
+    enter the loss, or `interval_seconds` and `steps_per_second`: time and rate of all steps since the row before; such
+    a rate without its time is one over the time of a step."""
     scale: float = 1.0
     """Factor to the field's unit."""
     decimals: int = 0
@@ -111,6 +112,8 @@ class Dialect:
     """Warnings that hold for every log of the framework."""
     notes_if: tuple[tuple[str, str], ...] = ()
     """Text on or between the rows → warning."""
+    hook: str = ""
+    """`module.function` of logs that takes the log and its reading, and adds what no table can state."""
     samples: tuple[Sample, ...] = ()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as fields_of
 from functools import cache
+from importlib import import_module
 from math import inf, isfinite, log, prod
 from typing import Any
 
@@ -41,7 +42,8 @@ _PLAIN = re.compile(r"\d{1,9}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?(?= |$)")
 _SUFFIX = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 _WRAPPED = re.compile(rf"(?:np\.\w{{1,12}}|tensor)\(({_DIGITS})(?:, [^()]{{0,40}})?\)")  # how numpy 2 and torch print
 
-_AMOUNTS = frozenset(f.name for f in fields_of(Step) if f.name not in ("loss", "gradient_norm", "learning_rate"))
+_AMOUNTS = {"interval_seconds", "steps_per_second", *(f.name for f in fields_of(Step))}
+_AMOUNTS -= {"loss", "gradient_norm", "learning_rate"}
 _TOTALS = ("total_tokens", "tokens_before", "total_samples", "total_steps")
 _NO_COLUMNS = (*_TOTALS, "elapsed", "label_tokens", "interval_seconds", "steps_per_second")
 WHOLE_STEPS = 0.05  # most difference between an interval times its rate and a whole number of steps
@@ -146,6 +148,9 @@ def read(log: Log, dialect: Dialect) -> Reading:
     if divisor is not None:
         seen.facts["gpus_that_rates_imply"] = divisor
     seen.warnings = [*dialect.notes, *rounded, *divided, *overlapping, *seen.notes, *uneven, *repeated]
+    if dialect.hook:
+        module, _, function = dialect.hook.partition(".")
+        getattr(import_module(f"tensorprimat.logs.{module}"), function)(log, seen)
     return seen
 
 
@@ -237,11 +242,13 @@ def _take(text: str, dialect: Dialect, row: _Row, seen: _Seen) -> None:
             and (value := _value(text, number, dialect)) is not None
         ):
             values[number.means] = value
-    if "interval_seconds" in values and "steps_per_second" in values:
-        steps = values["interval_seconds"] * values["steps_per_second"]
+    if (rate := values.get("steps_per_second")) and (interval := values.get("interval_seconds", 1 / rate)):
+        steps = interval * rate
         covers = round(steps)
-        if 1 <= covers <= MOST_COVERED and abs(steps - covers) <= WHOLE_STEPS:  # rounding leaves no doubt
-            values.update(seconds=values["interval_seconds"] / covers, covers=covers)
+        if "interval_seconds" not in values:
+            values["seconds"] = interval
+        elif 1 <= covers <= MOST_COVERED and abs(steps - covers) <= WHOLE_STEPS:  # rounding leaves no doubt
+            values.update(seconds=interval / covers, covers=covers)
     if dialect.samples_if and dialect.samples_if in text:
         row.values = {name.replace("_tokens_per_", "_samples_per_"): value for name, value in values.items()}
     if other := _interruption(text, dialect):

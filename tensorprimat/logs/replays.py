@@ -8,6 +8,7 @@ repeated.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,12 +34,13 @@ class RepeatedText(NamedTuple):
     """The first of the lines that are repeated."""
 
 
-def find_replays(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[RepeatedText]:
+def find_replays(log: Log, steps: Steps, *, by_stamps: bool = False, opens: str = "") -> list[RepeatedText]:
     """Return the stretches of whole lines that repeat an earlier stretch with rows, in the order of the log.
 
     The prefixes of launchers and collectors may differ, unless they time the rows (by_stamps). steps: the rows
     that a reader found. Only rows that state a time or a rate count: another training with the same
-    seed prints the same losses, but never the same times.
+    seed prints the same losses, but never the same times. opens: expression of the first line of a row of several; its
+    last line may be that of many rows.
     """
     lines_of_rows = steps.column("line")
     stated = [np.isfinite(steps.column(name)) for name in ("seconds", *RATES) if steps.has(name)]
@@ -46,14 +48,18 @@ def find_replays(log: Log, steps: Steps, *, by_stamps: bool = False) -> list[Rep
     rows = np.unique(lines_of_rows[timed & (lines_of_rows > 0)])
     if len(rows) < _LEAST_ROWS:
         return []
-    lines = array("q")
+    lines, opened, opening = array("q"), array("q"), re.compile(opens.encode())
     row = next((text for line, text in log.bare_lines() if line == rows[0]), "")
     is_prefixed = not by_stamps and prefixes.strip(row) != row  # by a launcher or collector
     text_of = _bare if is_prefixed else bytes
     for _, block in log.numbered_blocks():
-        lines.extend(hash(text_of(line).rstrip()) for line in block.removesuffix(b"\n").split(b"\n"))
+        of_block = block.removesuffix(b"\n").split(b"\n")
+        opened.extend(number for number, line in enumerate(of_block, len(lines) + 1) if opens and opening.search(line))
+        lines.extend(hash(text_of(line).rstrip()) for line in of_block)
         if len(lines) > MOST_LINES:
             return []
+    if opened:
+        rows = np.unique(np.array(opened)[np.searchsorted(opened, rows, "right") - 1])
     originals = {lines[row - 1]: row - 1 for row in reversed(rows.tolist())}
     found: list[RepeatedText] = []
     end = looked_at = 0
