@@ -225,20 +225,15 @@ def _contradiction(command: Any, arguments: Iterable[str]) -> tuple[str, str] | 
     return next(((on, off) for on, off in pairs if on in typed and off in typed), None)
 
 
-def _without_types(parser: Any) -> Any:
-    """Return the parser, its --help without the Python types of arguments (`list[str]`) that typer ≥ 0.27 adds."""
+def _adapt(parser: Any) -> None:
+    """Let the parser raise UsageError for an empty path, and leave Python types of arguments out of --help.
+
+    Path("") is the current folder: a command whose path is an unset variable of the shell would read it or write there.
+    typer ≥ 0.27 adds the types (`list[str]`).
+    """
     for parameter in parser.params:
         if parameter.param_type_name == "argument":
             parameter.display_type_rich = lambda **_: None
-    return parser
-
-
-def _refuse_empty_paths(parser: Any) -> None:
-    """Let the parser raise UsageError for an empty path.
-
-    Path("") is the current folder: a command whose path is an unset variable of the shell would read it or write there.
-    """
-    for parameter in parser.params:
         if _PATH.search(parameter.metavar or ""):
             parameter.process_value = partial(_process_path, parameter, parameter.process_value)
 
@@ -249,12 +244,9 @@ def _grouped_options(parser: Any, groups: Mapping[str, Sequence[str]], context: 
     for title, names in groups.items():
         with formatter.section(title):
             formatter.write_dl([rows.pop(name) for name in names])
+    positional = {one.name for one in parser.params if one.param_type_name == "argument"}
     with formatter.section("Other"):
-        formatter.write_dl([row for name, row in rows.items() if name not in _positional(parser)])
-
-
-def _positional(parser: Any) -> set[str]:
-    return {one.name for one in parser.params if one.param_type_name == "argument"}
+        formatter.write_dl([row for name, row in rows.items() if name not in positional])
 
 
 def _process_path(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
@@ -297,11 +289,11 @@ def _call(name: str, arguments: list[str], program: str, defaults: Mapping[str, 
         "token_normalize_func": earlier.spelling_of(name, inspect.signature(command).parameters),
     }
     app.command(name, context_settings=settings)(command)
-    parser = _without_types(typer.main.get_command(app))
+    parser: Any = typer.main.get_command(app)
     if both := _contradiction(parser, arguments):
         print(f"{program}: {both[0]} and {both[1]} contradict each other; leave one out", file=sys.stderr)
         return 2
-    _refuse_empty_paths(parser)
+    _adapt(parser)
     if groups := getattr(sys.modules[f"tensorprimat.cli.{name}"], "OPTION_GROUPS", None):
         parser.format_options = partial(_grouped_options, parser, groups)
     try:

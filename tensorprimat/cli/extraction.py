@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tensorprimat import logs
@@ -55,7 +55,11 @@ def extract(
     if follow:
         if len(paths) != 1 or paths[0] == logs.STDIN:
             raise UsageError("--follow watches one file; name one log, which is not standard input")
-        _show_growth(follow_log(Path(paths[0]), stated, format))
+        try:
+            for line in follow_log(Path(paths[0]), stated, format):
+                _say(line)
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
     read: list[Extracted] = []
     refused = False
     for one in extract_each(paths, stated, format=format, segment=chosen):
@@ -129,15 +133,6 @@ def _say_summary(extracted: Extracted) -> None:
 
 
 _SAID = {"info": "note", "caution": "warning"}
-
-
-def _show_growth(lines: Iterator[str]) -> None:
-    """Print the lines of a growing log until Ctrl-C."""
-    try:
-        for line in lines:
-            _say(line)
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
 
 
 def _say(text: str) -> None:

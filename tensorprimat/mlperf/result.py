@@ -26,12 +26,6 @@ TRAINED_WHOLE = {"llama31_8b": "llama"}
 """Benchmarks that train all of a model that the project knows; the rules fix its shape."""
 
 
-def published_row(entry: Entry) -> Published | None:
-    """Return an entry as a published result; None where `row_of_entry` gives none, and without a rate."""
-    row = row_of_entry(entry)
-    return row if row is not None and row.tokens_per_second_per_gpu else None
-
-
 def row_of_entry(entry: Entry) -> Published | None:
     """Return an entry as a published result; None without a score or number of GPUs, or outside the closed division."""
     scored = Scored(entry)

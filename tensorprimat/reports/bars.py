@@ -183,7 +183,7 @@ def _memory(sides: Sequence[Side], looks: dict[str, BarStyle]) -> tuple[tuple[Ba
         return Bar(look=looks[side.label], group=group, value=peak, mark=average, text=text)
 
     bars = [
-        bar(side, title, peak, facts.average_memory(side, kind))
+        bar(side, title, peak, getattr(side.result.memory_metrics, f"avg_{kind}_gb", None))
         for kind, title in MEMORY_KINDS.items()
         for side in sides
         if (peak := facts.peak_memory(side, kind)) is not None

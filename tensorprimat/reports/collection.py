@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,8 @@ _TITLES = {
 _WHERE_THEY_DIFFER = {"preset", "usable"}
 _IN_PLACE_OF_FILE = 12  # characters of a file's name that a narrow terminal shows at least
 _BREAKS_BEFORE = 6  # columns: rich breaks the name of a file in a table that only just fits
-_LESS_OFTEN_READ = ("Preset", "Sequence", "Batch", "Runs", "Date")
-"""Columns that a narrow terminal leaves out, the last one first."""
+_LESS_OFTEN_READ = ("Date", "Runs", "Batch", "Sequence", "Preset")
+"""Columns that a narrow terminal leaves out, the first one first."""
 _MOST_SHOWN = 1000  # rows of a table on the terminal or on a page; --json has all
 
 
@@ -104,29 +104,14 @@ def print_tables(tables: Sequence[Table]) -> None:
         screen.print()
 
 
-def _narrower(table: Table) -> list[Table]:
-    """Return the table with shorter names of files, then with ever fewer columns."""
-    titles = [column.title for column in table.columns]
-    if table.key != "results":
-        return []
-    forms, kept = [], list(range(len(titles)))
-    for longest, left_out in [(40, None), (24, None), *((24, one) for one in reversed(_LESS_OFTEN_READ)),
-                              (_IN_PLACE_OF_FILE, None)]:  # fmt: skip
-        kept = [place for place in kept if titles[place] != left_out]
-        forms.append(
-            replace(
-                table,
-                columns=tuple(table.columns[place] for place in kept),
-                rows=tuple(
-                    tuple(_shortened(row[place], titles[place], longest) for place in kept) for row in table.rows
-                ),
-            )
+def _narrower(table: Table) -> Iterator[Table]:
+    """Yield the table of results with shorter names of files, its last column, then with ever fewer columns."""
+    lengths = (40, *[24] * (len(_LESS_OFTEN_READ) + 1), _IN_PLACE_OF_FILE)
+    for place, longest in enumerate(lengths if table.key == "results" else ()):
+        kept = console.without_columns(table, *_LESS_OFTEN_READ[: max(0, place - 1)])
+        yield replace(
+            kept, rows=tuple((*row, replace(file, text=middle_cut(file.text, longest))) for *row, file in kept.rows)
         )
-    return forms
-
-
-def _shortened(cell: TableCell, title: str, longest: int) -> TableCell:
-    return replace(cell, text=middle_cut(cell.text, longest)) if title == "File" else cell
 
 
 def list_json(**parts: Any) -> str:

@@ -71,11 +71,6 @@ def peak_memory(side: Side, kind: str) -> float | None:
     return getattr(side.result.memory_metrics, f"peak_{kind}_gb", None)
 
 
-def average_memory(side: Side, kind: str) -> float | None:
-    """Return the average over the measured steps in GB of one kind of MEMORY_KINDS."""
-    return getattr(side.result.memory_metrics, f"avg_{kind}_gb", None)
-
-
 def source_of(side: Side) -> str:
     """Return the files that a side's figures come from: results and their logs."""
     logs = [source.file for source in side.result.provenance.sources]

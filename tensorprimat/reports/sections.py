@@ -303,7 +303,8 @@ def analysis(comparison: Comparison) -> Table:
         {
             "Side": side.label,
             "Interval from": main.rests_on,
-            f"{level} interval": _plus_minus(main),
+            f"{level} interval": formatting.plus_minus(main)
+            or f"none: {main.no_interval_because or 'nothing measured'}",
             "Runs for ±1 %": _runs_needed(main),
             "CV of step time": _performance(side, "cv_step_time", quantities.percent, basis_of(side)),
             "Rates from": _BASES.get(side.result.performance_metrics.basis or ""),
@@ -324,10 +325,6 @@ def _runs_needed(estimate: Estimate) -> TableCell:
     if estimate.low is not None and estimate.runs_for_one_percent is None:
         return TableCell(text=f"over {quantities.count(MOST_PLANNED_RUNS)}", value=None)
     return figure_cell(estimate.runs_for_one_percent, quantities.count)
-
-
-def _plus_minus(estimate: Estimate) -> str:
-    return formatting.plus_minus(estimate) or f"none: {estimate.no_interval_because or 'nothing measured'}"
 
 
 _BASES = {

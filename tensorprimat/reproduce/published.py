@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -113,7 +113,15 @@ def choose_baselines(library: Library, choice: EntryChoice, parts: Sequence[str]
     tables = list(_tables()) if choice.round is None and choice.submitter is None else []
     every = {one.row.gpu for one in tables if one.row is not None}
     gpus = mlperf_library.matching_gpus(choice.gpu, every) if choice.gpu else every
-    tables = [one for one in tables if one.row is not None and _meets(one.row, choice, gpus)]
+    model = None if choice.benchmark is None else names.key(choice.benchmark)
+    tables = [
+        one
+        for one in tables
+        if (row := one.row) is not None
+        and row.gpu in gpus
+        and model in (None, row.model)
+        and choice.num_gpus in (None, row.num_gpus)
+    ]
     try:
         entries = mlperf_library.choose_entries(library, choice)
     except UsageError:
@@ -135,14 +143,6 @@ def _unknown(stated: str, part: str, every: Sequence[Baseline]) -> UsageError:
     near = difflib.get_close_matches(part.partition(":")[2] or part, of_tail, n=NEAREST, cutoff=0)
     names_of_near = ", ".join(of_tail[one].name for one in near)
     return UsageError(f"{stated}: no published result has this in its name; the nearest are {names_of_near}")
-
-
-def _meets(row: Published, choice: EntryChoice, gpus: Collection[str | None]) -> bool:
-    return (
-        (choice.benchmark is None or row.model == names.key(choice.benchmark))
-        and (choice.num_gpus is None or row.num_gpus == choice.num_gpus)
-        and row.gpu in gpus
-    )
 
 
 def find_baseline(name: str) -> Baseline:
@@ -283,9 +283,10 @@ def _of_package() -> tuple[Baseline, ...]:
 
 
 def _of_library(library: Library) -> tuple[Baseline, ...]:
+    rows = ((entry, mlperf_result.row_of_entry(entry)) for entry in library.entries)
     return tuple(
-        Baseline(name=f"{MLPERF}:{entry.name}", row=mlperf_result.published_row(entry), entry=entry)
-        for entry in library.entries
+        Baseline(name=f"{MLPERF}:{entry.name}", row=row if row and row.tokens_per_second_per_gpu else None, entry=entry)
+        for entry, row in rows
     )
 
 

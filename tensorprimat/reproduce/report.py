@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 
-from tensorprimat.core.quantities import count, fixed, rounded, times
+from tensorprimat.core.quantities import count, counted, fixed, rounded, times
 from tensorprimat.mlperf.report import as_document, configured_note, derived_note, precision_cell, text_table
 from tensorprimat.mlperf.report import row as entry_row
 from tensorprimat.mlperf.score import Scored
 from tensorprimat.reports.console import paragraph, safe, table
 from tensorprimat.reports.tables import table_of
 from tensorprimat.reproduce.published import Baseline
-from tensorprimat.reproduce.record import STATES, KnownCost, Reproduction, SettingLine, SpeedGap
+from tensorprimat.reproduce.record import STATES, KnownCost, Reproduction, SettingLine
 from tensorprimat.system.safe_text import one_line
 
-_UNKNOWN = "unknown"
 _SUMMED_UP = {
     "equal": "Equal",
     "not stated by you": "You do not state",
@@ -66,7 +66,7 @@ def gap_sentence(found: Reproduction) -> str:
     gap = found.gap
     if gap is None:
         return found.because or ""
-    form = _forms(gap)
+    form = partial(fixed, decimals=1) if gap.figure.startswith("minutes") else count
     sentence = (
         f"Yours {form(gap.measured)}, published {form(gap.published)} {gap.figure}: {times(gap.ratio, 2)} the speed"
     )
@@ -79,9 +79,7 @@ def gap_sentence(found: Reproduction) -> str:
 
 def cost_text(cost: KnownCost | None) -> str:
     """Return a known cost as a range of ratios with the number of pairs, or "unknown"."""
-    if cost is None:
-        return _UNKNOWN
-    return f"{_span((cost.low, cost.high))} ({cost.pairs} {'pair' if cost.pairs == 1 else 'pairs'})"
+    return "unknown" if cost is None else f"{_span((cost.low, cost.high))} ({counted(cost.pairs, 'pair')})"
 
 
 def reproduction_json(found: Reproduction) -> str:
@@ -115,10 +113,6 @@ def _stated(line: SettingLine) -> str:
 def _span(ends: Sequence[float]) -> str:
     low, high = (times(end, 2) for end in ends)
     return low if low == high else f"{low} to {high}"
-
-
-def _forms(gap: SpeedGap) -> Callable[[float], str]:
-    return (lambda value: fixed(value, 1)) if gap.figure.startswith("minutes") else count
 
 
 def baselines_json(found: Sequence[Baseline]) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tensorprimat.core import identity
 from tensorprimat.core.errors import InputError, UsageError
@@ -27,10 +27,8 @@ ITEMS_AT_ONCE = 16
 Surveyed = TypeVar("Surveyed")
 
 
-class ShowProgress(Protocol):
-    """Function that shows a progress bar and yields findings as they are read; arguments: findings and their number."""
-
-    def __call__(self, findings: Iterable[Surveyed], number: int, /) -> Iterable[Surveyed]: ...
+ShowProgress = Callable[[Iterable[Any], int], Iterable[Any]]
+"""Function that shows a progress bar and yields findings as they are read; arguments: findings and their number."""
 
 
 def survey_folders(

@@ -74,11 +74,10 @@ class Rate:
 def inputs_of(shapes: bytes, types: bytes) -> tuple[tuple[Any, Any], ...]:
     """Return shape and type of each input of an operator, as the trace has them."""
     found = zip(recorded_list(shapes), recorded_list(types), strict=False)
-    return tuple((shape if _is_shape(shape) else [], str(kind)) for shape, kind in found)
-
-
-def _is_shape(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(size, int | list) for size in found)
+    return tuple(
+        (shape if isinstance(shape, list) and all(isinstance(size, int | list) for size in shape) else [], str(kind))
+        for shape, kind in found
+    )
 
 
 def product_flops(operator: Operator | None) -> float | None:
