@@ -14,6 +14,7 @@ from tensorprimat.analysis.expressions import evaluate
 from tensorprimat.cli import main
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.reports import aggregate as reports
+from tensorprimat.reports.html import tables_page
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import micro as cell_plots
 from tensorprimat.storage import cell_rows
@@ -213,7 +214,7 @@ def test_files_are_written_and_reported(folder, tmp_path, capsys):
 def test_a_script_in_a_model_name_is_escaped_in_html_and_markdown():
     rows = [row() | {"model_size": "<script>alert(1)</script>|=1"}]
     tables = reports.aggregate_tables(frame_of(rows), added=(), pivots=(), fits=())
-    assert "<script>alert" not in reports.render_html(tables, heading="h")
+    assert "<script>alert" not in tables_page(tables, heading="h")
     assert "<script>" not in reports.render_markdown(tables, heading="h")
 
 

@@ -98,7 +98,9 @@ def command(
     if csv is not None:
         files[csv] = table
     if html is not None:
-        files[html] = reports.render_html(tables, heading=heading)
+        from tensorprimat.reports.html import tables_page  # here: the other forms need no jinja2
+
+        files[html] = tables_page(tables, heading=heading)
     for path, content in files.items():
         write_atomically(path, content)
     if files:

@@ -58,7 +58,6 @@ def command(
       2  a flag is wrong, a package is missing, or there is no result
     """
     from tensorprimat.analysis import collection
-    from tensorprimat.reports import aggregate
     from tensorprimat.reports import collection as report
     from tensorprimat.session import collection as session
     from tensorprimat.session import export
@@ -92,7 +91,9 @@ def command(
         tables += [] if missing is None else [report.missing_table(missing)]
         document = report.list_json(results=rows if groups is None else None, groups=groups, missing=missing)
     if html is not None:
-        write_atomically(html, aggregate.render_html(tables, heading="Results"))
+        from tensorprimat.reports.html import tables_page
+
+        write_atomically(html, tables_page(tables, heading="Results"))
         options.say_files("Files", [str(html)])
     if json:
         print(document)

@@ -23,7 +23,6 @@ from tensorprimat.reports.micro_tables import milliseconds, one_decimal, two_dec
 from tensorprimat.reports.tables import Column, Table, TableCell, table_of
 from tensorprimat.storage.cell_rows import is_figure, plain
 from tensorprimat.system.safe_text import markdown as safe
-from tensorprimat.system.safe_text import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -220,47 +219,3 @@ def render_markdown(content: Sequence[Table], *, heading: str, plot: str | None 
     if plot is not None:
         parts.append(f"![Time against parameters and context]({plot})")
     return "\n\n".join(parts) + "\n"
-
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{{ script_hash }}'">
-<title>{{ heading }}</title>
-<style>
-{{ style }}</style>
-</head>
-<body>
-<header><div class="wide"><h1>{{ heading }}</h1></div></header>
-<main class="wide">
-{% for table in tables %}
-<h2>{{ table.title }}</h2>
-<div class="scroll" role="region" tabindex="0" aria-label="{{ table.title }}"><table{% if table.rows | length > 1 %} class="sortable"{% endif %}>
-<thead><tr>{% for column in table.columns %}<th scope="col"{% if column.numeric %} class="number"{% endif %}>{{ column.title }}</th>{% endfor %}</tr></thead>
-<tbody>
-{% for row in table.rows %}<tr>{% for cell in row %}<td{% if table.columns[loop.index0].numeric %} class="number" data-sort="{{ cell.value if cell.value is not none }}"{% endif %}>{{ cell.text | line }}</td>{% endfor %}</tr>
-{% endfor %}</tbody>
-</table></div>
-{% if table.note %}<p class="note">{{ table.note }}</p>{% endif %}
-{% endfor %}
-</main>
-<script>{{ script }}</script>
-</body>
-</html>
-"""  # noqa: E501  a table row is one line of the template, so that no spaces are between its cells
-
-
-def render_html(content: Sequence[Table], *, heading: str) -> str:
-    """Return the document as one page without external files, whose tables can be sorted."""
-    from jinja2 import Environment
-
-    from tensorprimat.reports.html import embedded_script, embedded_style  # here: the other forms need no jinja2
-
-    environment = Environment(autoescape=True, trim_blocks=True)
-    environment.filters["line"] = one_line
-    script, script_hash = embedded_script("report_sort.js")
-    return environment.from_string(PAGE).render(
-        heading=one_line(heading), tables=content, style=embedded_style(), script=script, script_hash=script_hash
-    )

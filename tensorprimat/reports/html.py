@@ -28,6 +28,7 @@ from tensorprimat.reports.bars import Bar, BarStyle, Panel, all_comparable, look
 from tensorprimat.reports.page import Page, no_pair_sentence, page_of
 from tensorprimat.reports.sections import COMPARISON, Report
 from tensorprimat.reports.series import StepCurve, curves, has_course, thinned
+from tensorprimat.reports.tables import Table
 from tensorprimat.system.safe_text import one_line, page_note, page_text
 
 _HERE = Path(__file__).parent
@@ -106,6 +107,15 @@ def history_page(machines: Sequence[Any], metrics: str) -> str:
     """Return the page of a history (reports/history), whose charts need no script."""
     template = _environment().get_template("history.html")
     return template.render(machines=machines, metrics=metrics, style=embedded_style(), version=__version__)
+
+
+def tables_page(tables: Sequence[Table], *, heading: str) -> str:
+    """Return tables as one page without external files; they can be sorted."""
+    script, script_hash = embedded_script("report_sort.js")
+    template = _environment().get_template("tables.html")
+    return template.render(
+        heading=heading, tables=tables, style=embedded_style(), script=script, script_hash=script_hash
+    )
 
 
 def _environment() -> jinja2.Environment:

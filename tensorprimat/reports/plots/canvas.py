@@ -68,12 +68,9 @@ def drawn(fill: Fill, formats: Sequence[str] = ("png", "svg")) -> dict[str, byte
     Raises MissingPackageError where matplotlib is not installed.
     """
     matplotlib = load_matplotlib()
-    pictures = {}
     with matplotlib.rc_context(STYLE):
         figure = laid_out(fill)
-        for form in formats:
-            pictures[form] = _saved(figure, form)
-    return pictures
+        return {form: _saved(figure, form) for form in formats}
 
 
 def picture(draw: Fill, form: str = "png", *, height: float = 5.0) -> bytes:
@@ -131,10 +128,8 @@ def _saved(figure: Any, form: str) -> bytes:
     buffer = io.BytesIO()
     if form == "png":
         FigureCanvasAgg(figure).print_png(buffer, pil_kwargs={"compress_level": 4})
-    elif form == "svg":
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     else:
-        figure.savefig(buffer, format=form)
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     return buffer.getvalue()
 
 
