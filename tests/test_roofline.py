@@ -3,7 +3,6 @@
 from functools import partial
 
 import pytest
-import torch
 from each import in_each
 from preflights import made
 
@@ -19,8 +18,6 @@ from tensorprimat.reports.plots import micro as cell_plots
 from tensorprimat.session.roofline import roofline_of
 from tensorprimat.storage import micro_result, preflight
 from tensorprimat.storage.micro_result import MicroResult
-
-CPU = torch.device("cpu")
 
 
 def trained(**changed):

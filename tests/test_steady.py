@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from tensorprimat.core.steady import LONGEST_SERIES, find_outliers, find_steady, median
 
-NOISE = np.random.default_rng(7)
-
 
 def noisy(curve, noise=0.01, seed=1):
     return curve * (1 + noise * np.random.default_rng(seed).standard_normal(len(curve)))
