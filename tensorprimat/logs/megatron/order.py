@@ -31,14 +31,6 @@ def segments_of(
     reports the same iteration by another rank's clock. Any other iteration number that does not grow is a restart.
     """
     kept, segment = np.ones(len(index), np.bool_), np.zeros(len(index), np.int64)
-    fresh = ~_repeats_the_last(index, content)
-    if not fresh.all():  # every line printed twice: far too many to be looked at one by one
-        rank_of_fresh = rank if rank is None else rank[fresh]
-        kept_of_fresh, segment = segments_of(
-            index[fresh], [column[fresh] for column in content], rank_of_fresh, seconds[fresh]
-        )
-        kept[fresh], kept[~fresh] = kept_of_fresh, False
-        return kept, segment[np.cumsum(fresh) - 1]
     breaks = [*(np.flatnonzero(np.diff(index) <= 0) + 1).tolist(), len(index)]
     event = _Told(index, content)
     position = last = 0
@@ -82,14 +74,6 @@ def repeated_lines(fields: Mapping[str, FloatArray], kept: Mask) -> list[str]:
         lines = int(fields["line"][before]), int(fields["line"][place])
         found.add_losses(float(loss[before]), float(loss[place]), step=int(index[place]), lines=lines)
     return list(found.warnings())
-
-
-def _repeats_the_last(index: FloatArray, content: list[FloatArray]) -> Mask:
-    """Return a mask of the lines that repeat the values of the line before them to the last digit, shape (lines,)."""
-    same: Mask = np.diff(index, prepend=np.nan) == 0
-    for column in content:
-        same[1:] &= (column[1:] == column[:-1]) | (np.isnan(column[1:]) & np.isnan(column[:-1]))
-    return same
 
 
 class _Told:
@@ -147,8 +131,7 @@ def covers_of(index: FloatArray, segment: NDArray[np.int64]) -> NDArray[np.int64
     first = np.diff(segment, prepend=-1) != 0
     distances = distance[1:] if not first[1:].any() else distance[~first]
     interval = usual_distance(distances)
-    if not fits_interval(interval, index):
-        interval = next((int(one) for one in np.sort(distances)[::-1] if fits_interval(int(one), index)), 1)
+    interval = interval if fits_interval(interval, index) else 1
     distance[first] = index[first]
     covers = np.clip(distance, 1, max(interval, 1), out=distance).astype(np.int64)
     for row in np.flatnonzero(first[:-1] & ~first[1:]) if interval > 1 else ():
