@@ -22,8 +22,8 @@ def test_a_notice_is_its_sentence_with_code_field_values_and_remedies() -> None:
     assert notice == "tokens_per_second: unknown without --num-gpus"
     assert (notice.code, notice.field, notice.severity) == ("rate_unknown", "tokens_per_second", "caution")
     assert (notice.remedies, notice.text) == (("--num-gpus",), "unknown without --num-gpus")
-    assert Notice("few_rows", "steps", run=2, rows="1 row", verb="is", others="") == (
-        "steps: run 2: only 1 row is measured, too few for an interval of this run alone"
+    assert Notice("few_rows", "steps", run=2, rows=1, others="") == (
+        "steps: run 2: only 1 measured row, too few for an interval of this run alone"
     )
     assert pickle.loads(pickle.dumps(notice)).code == "rate_unknown"
 

@@ -149,12 +149,12 @@ def test_the_remedy_names_every_flag_that_is_missing():
 def test_a_notice_that_every_run_has_alike_is_one_line_with_sides_of_one_run():
     few = [
         plausible.result(machine, runs=len(runs)).changed(
-            warnings=tuple(Notice("few_rows", "steps", run=run, rows="6 rows", verb="are", others="") for run in runs)
+            warnings=tuple(Notice("few_rows", "steps", run=run, rows=6, others="") for run in runs)
         )
         for machine, runs in (("h100", (1, 2)), ("mi300x", (None,)))
     ]
     lines = [line.text for line in notices.grouped_notices(comparison_of(*few)) if "too few" in line.text]
-    assert lines == ["both sides: steps: only 6 rows are measured, too few for an interval of this run alone"]
+    assert lines == ["both sides: steps: only 6 measured rows, too few for an interval of this run alone"]
 
 
 def test_an_average_is_shown_with_a_peak_that_differs_from_it():

@@ -5,6 +5,7 @@ import plausible
 import pytest
 from each import in_each
 
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Reported, TrainingConfig
 from tensorprimat.core.steps import Step, Steps
 from tensorprimat.core.summary import pool, summarise
@@ -75,14 +76,21 @@ def test_a_step_that_holds_a_validation_is_left_out_and_counted():
                 Step(index=5, seconds=None), Step(index=6, seconds=None, covers=0),
                 Step(index=1, seconds=1.0, segment=1), Step(index=2, seconds=1.0, segment=1),
             ],
-            "only 2 of 8 rows are measured (left out: 2 of other segments, 1 without steps of their own, "
-            "1 without a time, 1 with a validation or checkpoint, 1 of the warm-up), too few",
+            "only 2 measured rows, too few for an interval of this run alone; left out of the 8 rows: "
+            "2 of other segments, 1 without steps of their own, 1 without a time, "
+            "1 with a validation or checkpoint, 1 of the warm-up",
         ),
-        (timed(1.0, 1.0), "only 1 of 2 rows is measured (left out: 1 of the warm-up), too few"),
+        (timed(1.0, 1.0), "alone; left out of the 2 rows: 1 of the warm-up"),
     ],
 )  # fmt: skip
 def test_few_measured_rows_are_told_with_all_rows_and_why_the_others_are_left_out(rows, sentence):
     assert any(sentence in warning for warning in summarise(result(rows)).warnings)
+
+
+def test_a_sentence_of_an_older_file_that_is_longer_today_is_not_repeated():
+    old = "steps: only 1 measured row, too few for an interval of this run alone"
+    warnings = summarise(result(timed(1.0, 1.0)).changed(warnings=(Notice.of(old),))).warnings
+    assert [one for one in warnings if "too few" in one] == [f"{old}; left out of the 2 rows: 1 of the warm-up"]
 
 
 def test_rates_without_times_are_combined_harmonically():

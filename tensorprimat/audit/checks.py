@@ -131,9 +131,8 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[Notice]:
 
 def _few_rows(result: Result, selection: Selection, say: Callable[..., Notice]) -> Notice:
     """Return how many rows of a run are measured, of how many, and why the others are not."""
-    steps, measured, every = result.steps, len(selection.rows), counted(len(selection.of_run), "row")
     rest = np.setdiff1d(selection.of_run, selection.rows)
-    of_rest = steps.take(rest)
+    of_rest = result.steps.take(rest)
     timed = [np.isfinite(of_rest.column("seconds")), *(np.isfinite(usable_rate(of_rest, name)) for name in RATES)]
     reasons = {
         "of other segments": ~np.isin(rest, selection.of_training),
@@ -144,13 +143,9 @@ def _few_rows(result: Result, selection: Selection, say: Callable[..., Notice]) 
     }
     why = np.select(list(reasons.values()), range(len(reasons)))
     numbers = zip(np.bincount(why, minlength=len(reasons)), reasons, strict=True)
-    left_out = [f"{number} {reason}" for number, reason in numbers if number]
-    return say(
-        "few_rows",
-        rows=f"{measured} of {every}" if left_out else every,
-        verb="is" if measured == 1 else "are",
-        others=f" (left out: {', '.join(left_out)})" if left_out else "",
-    )
+    left_out = ", ".join(f"{number} {reason}" for number, reason in numbers if number)
+    others = f"; left out of the {len(selection.of_run)} rows: {left_out}" if left_out else ""
+    return say("few_rows", rows=len(selection.rows), others=others)
 
 
 def _faster_before(result: Result, selection: Selection) -> float | None:

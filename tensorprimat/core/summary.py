@@ -269,15 +269,19 @@ def measured_of(result: Result) -> tuple[Steps, tuple[Selection, ...], Steps]:
 def recorded_notices(result: Result) -> tuple[Notice, ...]:
     """Return the notices of readers and engines, without those that are computed from the figures each time.
 
-    A file from before 2026-11-28 has no codes: there a sentence is a derived one if the figures give the same today, or
-    if it is about the clock, which only derived notices are.
+    A file from before 2026-11-28 has no codes: there a sentence is a derived one if one that the figures give today is
+    the same or continues it, or if it is about the clock, which only derived notices are.
     """
     found = tuple(one for one in result.remarks if not one.is_derived)
     if all(one.code != REMARK for one in found):
         return found
     selections = select_measured(result.steps, warmup_steps=result.training_config.warmup_steps)
-    derived = set(derived_notices(result, selections))
-    return tuple(one for one in found if one.code != REMARK or (one.field != "clock" and one not in derived))
+    derived = derived_notices(result, selections)
+    return tuple(
+        one
+        for one in found
+        if one.code != REMARK or (one.field != "clock" and not any(now.startswith(one) for now in derived))
+    )
 
 
 def pool(results: Sequence[Result]) -> Result:
