@@ -21,7 +21,7 @@ from tensorprimat.system.safe_text import one_line
 
 _SUMMED_UP = {
     "equal": "Equal",
-    "not stated by you": "You do not state",
+    "not stated by you": "Your result does not state",
     "not stated by the source": "Not in the source",
 }
 """States whose settings are listed in one sentence → its beginning."""
@@ -35,7 +35,7 @@ def show(found: Reproduction, console: Console) -> None:
     if row.recipe:
         say(f"Recipe: {row.recipe}", console)
     if row.note:
-        say(f"The source also says: {row.note}", console)
+        say(f"Note: {row.note}", console)
     say(gap_sentence(found), console)
     different = found.of_state("different")
     rows = [

@@ -162,7 +162,7 @@ def _gap(
         measured = math.fsum(seconds) / len(seconds) / 60
         figure, stated, ratio = _MINUTES, minutes, minutes / measured
     else:
-        return None, f"No gap is known: the sides share no {_RATE} and no {_MINUTES} of one benchmark."
+        return None, f"No gap can be stated: the sides share neither {_RATE} nor {_MINUTES} of one benchmark."
     costs = [line.cost for line in lines if line.cost is not None]
     explained = (math.prod(cost.low for cost in costs), math.prod(cost.high for cost in costs)) if costs else None
     return SpeedGap(figure=figure, measured=measured, published=stated, ratio=ratio, explained=explained), None
