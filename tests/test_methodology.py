@@ -74,10 +74,6 @@ def test_agreed_keeps_the_vendors_micro_batch_as_far_as_it_divides(on, model, pr
     assert spec(on, model, methodology="agreed", precision=precision).micro_batch_size == micro
 
 
-def test_agreed_keeps_the_rest_of_the_vendors_row():
-    assert configuration(spec(H100, methodology="agreed", precision="bf16"))[:3] == ("bf16", 1, 2)
-
-
 def test_a_precision_flag_selects_the_row_of_that_precision():
     made = spec(H100, precision="bf16")
     assert configuration(made) == ("bf16", 1, 2, 1, 128, 8192)

@@ -195,13 +195,15 @@ def test_folders_of_ended_programs_are_swept_and_those_of_others_kept(tmp_path, 
 
 
 CACHES = """
-import os
+import os, tempfile
+tempfile.tempdir = None  # as in a process that has not asked for it
 from torch._inductor.runtime.runtime_utils import cache_dir, default_cache_dir
 os.makedirs(default_cache_dir(), exist_ok=True)
 print(os.path.realpath(cache_dir()), os.path.realpath(default_cache_dir()))
 """
 
 
+@pytest.mark.usefixtures("warm")
 def test_torch_keeps_compiled_code_and_compiled_headers_when_the_temporary_folder_goes(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
