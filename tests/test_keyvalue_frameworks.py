@@ -28,9 +28,7 @@ def test_linguas_rate_is_that_of_a_gpu_over_all_steps_since_the_row_before(read_
     assert result.training_config.data_parallel_size == 16
 
 
-def test_picotrons_step_time_is_tokens_over_rate_and_its_mfu_gives_flops_by_a_fixed_peak(
-    read_text: Any,
-) -> None:
+def test_picotrons_step_time_is_tokens_over_rate_and_its_mfu_gives_flops_by_a_fixed_peak(read_text: Any) -> None:
     result = read_text(log("picotron"))
     performance = result.performance_metrics
     assert performance.avg_step_time_seconds == pytest.approx(524290 / 499320)
@@ -190,10 +188,7 @@ def test_fairseqs_step_time_is_the_words_of_a_batch_over_their_rate(read_text: A
     assert not [warning for warning in result.warnings if warning.startswith(("audit", "format"))]
 
 
-@in_each(
-    ("printed", "perplexity"),
-    [("loss=9.255", 611.0), ("loss=9.9, nll_loss=9.255", 611.0)],
-)
+@in_each(("printed", "perplexity"), [("loss=9.255", 611.0), ("loss=9.9, nll_loss=9.255", 611.0)])
 @in_each("form", [str, as_json])
 def test_fairseqs_loss_in_bits_becomes_the_logarithm_of_its_perplexity(
     read_text: Any, form: Callable[[str], str], printed: str, perplexity: float

@@ -88,9 +88,7 @@ def test_restarts_and_repetitions_equal_those_of_a_reading_line_by_line(lines: l
 
 @examples(10)
 @given(st.data())
-def test_line_numbers_and_events_are_right_in_dense_and_sparse_stretches(
-    data: st.DataObject,
-) -> None:
+def test_line_numbers_and_events_are_right_in_dense_and_sparse_stretches(data: st.DataObject) -> None:
     lines: list[str] = []
     planted: list[tuple[int, int]] = []
     checkpoints = set()

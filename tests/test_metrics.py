@@ -144,10 +144,7 @@ def test_an_mfu_of_packed_sequences_states_its_value_without_attention():
             "MFU needs the model's dimensions, which neither run nor log states; give --shape, or --preset full if "
             "'llama' is the published model",
         ),
-        (
-            {"config": {"sequence_length": None}},
-            "the sequence length is not stated; give --sequence-length",
-        ),
+        ({"config": {"sequence_length": None}}, "the sequence length is not stated; give --sequence-length"),
         ({"performance": {"tokens_per_second_per_gpu": None}}, "token rate per GPU is unknown"),
     ],
 )

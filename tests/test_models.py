@@ -29,11 +29,7 @@ def test_every_preset_is_pinned():
 @in_each(("name", "counts"), PINNED.items())
 def test_parameters_are_the_published_ones(name, counts):
     shape = presets.find_preset(*name).shape
-    assert (
-        presets.parameters(shape),
-        presets.embedding_parameters(shape),
-        presets.matrix_parameters(shape),
-    ) == counts
+    assert (presets.parameters(shape), presets.embedding_parameters(shape), presets.matrix_parameters(shape)) == counts
 
 
 def test_tied_embeddings_count_once_but_the_head_still_multiplies():

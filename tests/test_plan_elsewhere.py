@@ -166,8 +166,7 @@ def test_the_memory_of_a_planned_gpu_is_what_its_driver_reports(name, memory_gb,
 
 
 @in_each(
-    ("name", "device"),
-    [("A100", "A100 SXM 40GB, 42.3 GB"), ("H100", "H100 SXM, 84.6 GB"), ("B200", "B200, 190 GB")],
+    ("name", "device"), [("A100", "A100 SXM 40GB, 42.3 GB"), ("H100", "H100 SXM, 84.6 GB"), ("B200", "B200, 190 GB")]
 )
 def test_a_name_of_several_gpus_means_the_first_with_the_least_memory(name, device, capsys):
     assert plan("--gpu", name, "--num-gpus", "8", "--engine", "torch") == 0

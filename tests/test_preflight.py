@@ -104,11 +104,7 @@ def test_a_gpu_below_the_others_is_named_with_its_drivers_reason():
 @pytest.fixture
 def two_gpus(monkeypatch):
     """A machine with two GPUs; the second is hot, and other processes use it."""
-    hot = DeviceReading(
-        power_limit_watts=700.0,
-        throttled_by=("heat",),
-        processes=(Process(pid=4711), Process(pid=1)),
-    )
+    hot = DeviceReading(power_limit_watts=700.0, throttled_by=("heat",), processes=(Process(pid=4711), Process(pid=1)))
     known = {"a": Replay([DeviceReading()]), "b": Replay([hot])}
     monkeypatch.setattr(telemetry, "open_devices", lambda ids: [known[one] for one in ids])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -131,8 +131,7 @@ def test_the_fp8_type_is_that_of_the_matrix_units(monkeypatch, arch, kind):
 
 
 @in_each(
-    ("device", "measured"),
-    [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False), ("NVIDIA X1", False)],
+    ("device", "measured"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA A100-SXM4-80GB", False), ("NVIDIA X1", False)]
 )
 def test_fp8_is_measured_where_the_gpu_is_known_to_have_it(monkeypatch, device, measured):
     monkeypatch.setattr(matmul, "matmul_rate", lambda *_, **__: (5e14, 4e14))

@@ -139,8 +139,7 @@ UNWRITTEN = (
 
 
 @in_each(
-    ("words", "redirected", "code", "lines", "buffered"),
-    [*((*row, True) for row in UNWRITTEN), (*UNWRITTEN[1], False)],
+    ("words", "redirected", "code", "lines", "buffered"), [*((*row, True) for row in UNWRITTEN), (*UNWRITTEN[1], False)]
 )
 def test_output_that_cannot_be_written_is_reported_in_one_line_with_an_exit_code(
     words, redirected, code, lines, buffered, tmp_path

@@ -157,10 +157,7 @@ def test_a_published_mfu_agrees_with_the_tflops_of_its_source_or_is_left_out():
 
 @pytest.mark.parametrize(
     ("name", "peak_tflops"),
-    [
-        ("Megatron-Bridge_26.08/qwen3-30b-a3b/8xGB300/fp8", 5000),
-        ("NeMo_Automodel/gpt-oss-20b/8xH100_SXM/bf16", 989.4),
-    ],
+    [("Megatron-Bridge_26.08/qwen3-30b-a3b/8xGB300/fp8", 5000), ("NeMo_Automodel/gpt-oss-20b/8xH100_SXM/bf16", 989.4)],
 )
 def test_a_model_that_the_package_knows_by_name_has_a_published_mfu(name, peak_tflops):
     """Its source's own TFLOP/s over the peak."""

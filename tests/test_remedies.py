@@ -115,11 +115,11 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
 """Module, or a room for the others of it → commands that show its messages."""
 NO_REMEDY: dict[str, set[str]] = {
     "session/bisect.py": {  # of git
-        *("--ancestry-path", "--first-parent", "--format", "--porcelain", "--quiet", "--reverse", "--untracked-files"),
+        *("--ancestry-path", "--first-parent", "--format", "--porcelain", "--quiet", "--reverse", "--untracked-files")
     },
     "session/shards.py": {"--array"},  # of sbatch
     "session/commits.py": {  # of git
-        *("--detach", "--end-of-options", "--git-dir", "--quiet", "--show-prefix", "--verify"),
+        *("--detach", "--end-of-options", "--git-dir", "--quiet", "--show-prefix", "--verify")
     },
     "analysis/fairness.py": {"gate --strict"},  # gate is never lax
     "analysis/inputs.py": {"gate --price"},  # gate shows no prices

@@ -21,15 +21,7 @@ from tensorprimat.analysis.records import Estimate
 from tensorprimat.core.result import PowerMetrics
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import (
-    csv,
-    facts,
-    formatting,
-    html,
-    json,
-    markdown,
-    series,
-)
+from tensorprimat.reports import csv, facts, formatting, html, json, markdown, series
 
 
 def test_the_report_has_every_section(two):

@@ -229,11 +229,7 @@ def test_a_device_without_a_known_peak_has_no_estimate():
 @in_each(
     ("flags", "batch", "shown"),
     [
-        (
-            ("--budget-minutes", "15"),
-            1,
-            "--budget-minutes 15: batch 1 instead of 16, steps 9 instead of 20;",
-        ),
+        (("--budget-minutes", "15"), 1, "--budget-minutes 15: batch 1 instead of 16, steps 9 instead of 20;"),
         (("--budget-minutes", "15", "--global-batch-size", "16"), 16, "Estimated time: "),
         ((), 16, "Estimated time: "),
     ],

@@ -401,7 +401,7 @@ ATTEMPTS = {
     "litgpt": (
         "{{'devices': {0},\n 'num_nodes': 1,\n 'train': TrainArgs(global_batch_size={1},\n micro_batch_size=2,\n",
         "Epoch 1 | iter {0} step {0} | loss train: 2.{0:03d}, val: n/a | iter time: 250.00 ms (step)",
-    ),
+    )
 }
 
 

@@ -78,10 +78,7 @@ def test_a_program_without_enough_memory_or_time_is_left_out_of_later_turns(monk
     flags = ["--programs", ",".join(codes), "--turns", "2", "--limit", "3", "--json", str(file)]
     assert speed_gpu.main([*SMALL, *flags]) == 1
     runs = json.loads(file.read_text())["runs"]
-    assert [(one["turn"], one["program"]) for one in runs] == [
-        *((1, name) for name in codes),
-        (2, "fits"),
-    ]
+    assert [(one["turn"], one["program"]) for one in runs] == [*((1, name) for name in codes), (2, "fits")]
     assert [one["failure"] for one in runs] == [
         None,
         "out of memory",

@@ -124,9 +124,7 @@ NUMBER = re.compile(r"[,_]|\.(\d|\{\})|[gGfFeEn%]$")
 """Format of a number: separators, digits or a type; not a width, and not a date."""
 IN_BRACES = re.compile(r"\{\w*:[^{}%]*([,_]|\.\d|[gGfFeE%])[^{}]*\}")
 IN_PERCENT = re.compile(r"%[+\d]*(\.\d+)?[fge]")
-NOT_SHOWN = {
-    ("logs/citations.py", "value:,"): "searched for in a log, which may spell a number so",
-}
+NOT_SHOWN = {("logs/citations.py", "value:,"): "searched for in a log, which may spell a number so"}
 """Module and format → reason why no user sees the number."""
 
 

@@ -47,10 +47,7 @@ def test_cells_in_quotes_are_read(read):
     assert not left_out(result)
 
 
-@in_each(
-    "change",
-    [lambda c: [*c, "7"], lambda c: c[:3], lambda c: ["|".join(c)]],
-)
+@in_each("change", [lambda c: [*c, "7"], lambda c: c[:3], lambda c: ["|".join(c)]])
 def test_rows_of_another_width_are_counted(change, read):
     result = read(change)
     assert len(result.steps) == CHANGE - 1

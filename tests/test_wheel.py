@@ -24,10 +24,7 @@ LINE = (
 NAMED = os.environ.get("TENSORPRIMAT_TEST_WHEEL", "").split()
 PYTHONS = [sys.executable if name == "1" else name for name in NAMED]
 
-pytestmark = pytest.mark.skipif(
-    not PYTHONS,
-    reason="builds and installs a wheel from the registry: make test-package",
-)
+pytestmark = pytest.mark.skipif(not PYTHONS, reason="builds and installs a wheel from the registry: make test-package")
 
 
 def run(*command, cwd):
