@@ -11,7 +11,7 @@ from tensorprimat.cli import main
 from tensorprimat.machine import platform
 from tensorprimat.storage import store
 
-SMALL = ("--sequence-length", "16", "--global-batch-size", "1", "--micro-batch-size", "1", "--steps", "300")
+SMALL = ("--sequence-length", "16", "--global-batch-size", "1", "--micro-batch-size", "1", "--steps", "260")
 
 
 @pytest.fixture

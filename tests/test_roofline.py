@@ -1,7 +1,5 @@
 """Results and cells against the limits that a preflight measured."""
 
-from functools import partial
-
 import pytest
 from each import in_each
 from preflights import made
@@ -147,13 +145,6 @@ def test_a_training_of_another_machine_is_not_compared_with_the_ceilings_of_this
     assert sentence.startswith(f"{tmp_path / 'there.json'}: not on the roofline, whose ceilings are those of NVIDIA")
 
 
-def test_the_roofline_is_written_as_a_picture():
-    points = [roofline.of_result(trained())]
-    draw = partial(cell_plots.roofline, ceilings=roofline.ceilings(made()), points=points, machine="an H100")
-    image = canvas.picture(draw)
-    assert image.startswith(b"\x89PNG")
-
-
 def test_a_roofline_without_a_preflight_names_the_remedy(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cell = MicroResult(
@@ -199,7 +190,7 @@ def test_a_broken_training_result_is_named_where_others_make_the_roofline(tmp_pa
     assert sentence.startswith(f"left out: {files[2]}")
 
 
-def test_the_axes_of_a_roofline_have_numbers_in_teraflops_and_the_legend_no_exponent():
+def test_the_axes_of_a_rooflines_picture_have_numbers_in_teraflops_and_the_legend_no_exponent():
     seen = []
 
     def draw(figure):
@@ -214,7 +205,7 @@ def test_the_axes_of_a_roofline_have_numbers_in_teraflops_and_the_legend_no_expo
             )
         seen.append([one.get_text() for one in axes.get_legend().get_texts()])
 
-    canvas.picture(draw)
+    assert canvas.picture(draw).startswith(b"\x89PNG")
     intensities, rates, labels = seen
     assert {"100", "1,000"} <= set(intensities)
     assert {"500"} <= set(rates)

@@ -66,14 +66,15 @@ def test_whole_seconds_are_merged_until_they_are_fine_enough(read_text: Any, for
     assert len(result.steps) <= 10
 
 
-def test_a_fraction_that_never_changes_adds_nothing_to_whole_seconds(read_text: Any) -> None:
+@in_each(
+    ("seconds", "form", "count"),
+    [(0.7, "{:%Y-%m-%d %H:%M:%S}", 49), (0.5, "{:%Y-%m-%d %H:%M:%S},123 INFO", 11)],  # a fraction that never changes
+)
+def test_stamps_too_coarse_for_any_step_are_refused_with_the_reason(
+    read_text: Any, seconds: float, form: str, count: int
+) -> None:
     with pytest.raises(NotALogError, match=r"only timestamps with a resolution of 1 s"):
-        read_text(log(*(row(n, 0.5, "{:%Y-%m-%d %H:%M:%S},123 INFO") for n in range(1, 12))))
-
-
-def test_stamps_too_coarse_for_any_step_are_refused_with_the_reason(read_text: Any) -> None:
-    with pytest.raises(NotALogError, match=r"only timestamps with a resolution of 1 s"):
-        read_text(log(*(row(n, 0.7, "{:%Y-%m-%d %H:%M:%S}") for n in range(1, 50))))
+        read_text(log(*(row(n, seconds, form) for n in range(1, count + 1))))
 
 
 def test_a_validation_between_two_rows_is_not_measured(read_text: Any) -> None:
