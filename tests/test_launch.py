@@ -19,17 +19,9 @@ from tensorprimat.engines import launch
 from tensorprimat.system import failures, processes
 
 SPEC = RunSpec(
-    model="llama",
-    preset="tiny",
-    engine="torch",
-    steps=3,
-    warmup_steps=1,
-    micro_batch_size=1,
-    global_batch_size=2,
-    sequence_length=16,
-    precision="fp32",
-    num_gpus=1,
-)
+    model="llama", preset="tiny", engine="torch", steps=3, warmup_steps=1, micro_batch_size=1, global_batch_size=2,
+    sequence_length=16, precision="fp32", num_gpus=1,
+)  # fmt: skip
 
 WRITE_RESULT = """
 import argparse, json, os, signal, subprocess, sys, time

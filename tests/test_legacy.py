@@ -17,34 +17,20 @@ from tensorprimat.storage import store
 VERSION_1 = {
     "platform": "cuda",
     "gpu_info": {
-        "platform": "cuda",
-        "device_count": 8,
-        "device_name": "NVIDIA H100 80GB HBM3",
-        "total_memory_gb": 85.0,
-        "gpu_cores": 0,
-        "pytorch_version": "2.7.0",
-        "cuda_version": "12.8",
+        "platform": "cuda", "device_count": 8, "device_name": "NVIDIA H100 80GB HBM3", "total_memory_gb": 85.0,
+        "gpu_cores": 0, "pytorch_version": "2.7.0", "cuda_version": "12.8",
     },
     "timestamp": "2026-01-05T14:30:22.104217",
     "training_config": {
-        "max_steps": 5,
-        "global_batch_size": 16,
-        "micro_batch_size": "N/A",
-        "sequence_length": 4096,
-        "num_gpus": 8,
+        "max_steps": 5, "global_batch_size": 16, "micro_batch_size": "N/A", "sequence_length": 4096, "num_gpus": 8,
     },
     "performance_metrics": {
-        "total_steps": 5,
-        "total_time_seconds": 14.2,
-        "avg_step_time_seconds": 2.0,
-        "steps_per_second": 0.5,
-        "tokens_per_second": 32768.0,
-        "tokens_per_second_per_gpu": 4096.0,
-        "throughput_per_gpu_core": 0,
+        "total_steps": 5, "total_time_seconds": 14.2, "avg_step_time_seconds": 2.0, "steps_per_second": 0.5,
+        "tokens_per_second": 32768.0, "tokens_per_second_per_gpu": 4096.0, "throughput_per_gpu_core": 0,
     },
     "raw_step_times": [6.0, 2.0, 2.1, 1.9, 2.0],
     "memory_metrics": {"avg_memory_allocated_gb": 40.0, "peak_memory_allocated_gb": 44.5},
-}
+}  # fmt: skip
 VERSION_2 = {
     "platform": "nvd",
     "gpu_info": {"device_name": "NVIDIA H100 80GB HBM3", "software_stack": "nemo", "software_version": "12.8"},

@@ -114,11 +114,8 @@ def test_arguments_fill_the_configuration(tmp_path):
     result = read(tmp_path, ARGUMENTS, *rows(per_step=2, steps=3, ms=250.0), TOTALS)
     config = result.training_config
     assert (config.global_batch_size, config.micro_batch_size, config.sequence_length, config.num_gpus) == (
-        8,
-        2,
-        512,
-        2,
-    )
+        8, 2, 512, 2,
+    )  # fmt: skip
     assert (config.precision, config.seed, result.model.name) == ("bf16", 42, "pythia-160m")
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(8 * 512 / 0.5 / 2)
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(12.34)

@@ -211,18 +211,10 @@ def test_lightnings_table_with_rates_only_is_read(read_text: Any) -> None:
 
 def automodel(n: int) -> dict[str, Any]:
     return {
-        "step": n,
-        "epoch": 0,
-        "timestamp": f"2026-01-05T08:00:{n:02}.123456",
-        "loss": 2.3,
-        "grad_norm": 1.2,
-        "lr": 1e-5,
-        "mem": 40.25,
-        "tps": 131072.0,
-        "tps_per_gpu": 16384.0,
-        "num_tokens_per_step": 262144,
+        "step": n, "epoch": 0, "timestamp": f"2026-01-05T08:00:{n:02}.123456", "loss": 2.3, "grad_norm": 1.2,
+        "lr": 1e-5, "mem": 40.25, "tps": 131072.0, "tps_per_gpu": 16384.0, "num_tokens_per_step": 262144,
         "num_label_tokens": 260000,
-    }
+    }  # fmt: skip
 
 
 def test_automodels_jsonl_times_its_steps_by_tokens_over_rate(read_text: Any) -> None:

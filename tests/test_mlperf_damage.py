@@ -41,15 +41,10 @@ def test_hostile_events_are_skipped(tmp_path, line):
 
 NOISE = st.sampled_from(
     [
-        "",
-        "Traceback of nothing",
-        ":::MLLOG",
-        ":::MLLOG {}",
-        "0: :::MLLOG {torn",
-        "train_step_time 0.5",
+        "", "Traceback of nothing", ":::MLLOG", ":::MLLOG {}", "0: :::MLLOG {torn", "train_step_time 0.5",
         "\x1b[31mred\x1b[0m",
     ]
-)
+)  # fmt: skip
 
 
 @examples(20)

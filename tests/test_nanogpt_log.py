@@ -74,14 +74,9 @@ def test_build_nanogpt_counts_all_gpus_and_marks_other_work_inside_a_step(read_t
         return f"step {n:5d} | loss: 6.103515 | lr 3.0000e-04 | norm: 0.5000 | dt: 338.52ms | tok/sec: 1548765.25"
 
     text = log(
-        "total desired batch size: 524288",
-        row(0),
-        row(1),
-        "validation loss: 6.1",
-        row(2),
-        "HellaSwag accuracy: 1/2=0.5",
-        row(3),
-    )
+        "total desired batch size: 524288", row(0), row(1), "validation loss: 6.1", row(2),
+        "HellaSwag accuracy: 1/2=0.5", row(3),
+    )  # fmt: skip
     steps = read_text(text).steps
     assert (steps[1].seconds, steps[1].learning_rate, steps[1].gradient_norm) == (pytest.approx(0.33852), 3e-4, 0.5)
     assert (steps[1].reported_tokens_per_second, steps[1].tokens) == (1548765.25, 524288)
@@ -153,14 +148,9 @@ def clock(step: int, milliseconds: int, validation: bool = False) -> str:
 
 def test_the_clock_of_modded_nanogpt_becomes_times_of_steps(read_text: Any) -> None:
     rows = [
-        clock(0, 0, True),
-        clock(1, 473),
-        clock(2, 570),
-        clock(3, 667),
-        clock(3, 760, True),
-        clock(4, 780),
+        clock(0, 0, True), clock(1, 473), clock(2, 570), clock(3, 667), clock(3, 760, True), clock(4, 780),
         clock(5, 870),
-    ]
+    ]  # fmt: skip
     result = read_text(SOURCE * 300 + log(*rows, "peak memory allocated: 34217 MiB reserved: 49936 MiB"))
     assert result.steps.column("index").tolist() == [1, 2, 3, 4, 5]
     assert [step.seconds for step in result.steps] == pytest.approx([0.473, 0.097, 0.097, 0.113, 0.09])

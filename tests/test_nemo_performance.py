@@ -19,16 +19,11 @@ def spec(**changes):
 
 def test_h100_with_context_parallel_has_exactly_these_variables():
     assert nemo_performance.performance_environment(spec(context_parallel_size=2), "NVIDIA H100 80GB HBM3") == {
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "NCCL_NVLS_ENABLE": "0",
-        "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
-        "NVTE_FLASH_ATTN": "1",
-        "NVTE_FUSED_ATTN": "1",
-        "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0", "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
+        "NVTE_FLASH_ATTN": "1", "NVTE_FUSED_ATTN": "1", "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
         "TORCH_NCCL_HIGH_PRIORITY": "1",
-    }
+    }  # fmt: skip
 
 
 @in_each(

@@ -77,11 +77,8 @@ def test_configuration_and_shape_come_from_the_dump(read_text: Any) -> None:
     result = read_text(log(block(1), block(2)))
     config, shape = result.training_config, result.model.shape
     assert (config.global_batch_size, config.micro_batch_size, config.sequence_length, config.num_gpus) == (
-        512,
-        8,
-        4096,
-        8,
-    )
+        512, 8, 4096, 8,
+    )  # fmt: skip
     assert (config.precision, config.strategy, config.max_steps, config.seed) == ("bf16", "ddp", 15000, 6198)
     assert (config.optimizer, config.learning_rate) == ("adamw", 0.0003)
     assert (config.attention_backend, config.recompute) == ("flash_attention_2", "none")

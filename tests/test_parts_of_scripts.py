@@ -63,12 +63,9 @@ def test_a_part_that_fails_or_crashes_or_exits_loses_no_line_of_another_part(tmp
     verdicts, printed = supervised(tmp_path, capsys, names)
     assert list(verdicts.values()) == ["PASS", "FAIL", "FAIL", "SKIP", "FAIL", "FAIL", "PASS"]
     assert printed[1:6] == [
-        "RuntimeError: out of luck",
-        "SystemExit: 3",
-        "no GPU",
-        "crashed: SIGSEGV; the cause",
+        "RuntimeError: out of luck", "SystemExit: 3", "no GPU", "crashed: SIGSEGV; the cause",
         "ended with exit code 7 and no line",
-    ]
+    ]  # fmt: skip
 
 
 def test_parts_of_a_group_share_a_process_until_one_fails(tmp_path, capsys):

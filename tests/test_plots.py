@@ -80,11 +80,8 @@ def shown_ticks(axes):
 
 
 DRAWN_HERE = (
-    "step times a hundred times apart",
-    "names that want to be code",
-    "two steps",
-    "warm-ups of different length",
-)
+    "step times a hundred times apart", "names that want to be code", "two steps", "warm-ups of different length",
+)  # fmt: skip
 """Cases that no other test of this file draws."""
 
 

@@ -31,12 +31,9 @@ def every_text(comparison):
     terminal = Console(file=io.StringIO(), width=100)
     console.print_summary(comparison, console=terminal)
     return {
-        "console": terminal.file.getvalue(),
-        "markdown": markdown.render(comparison),
-        "html": html.render(comparison),
-        "json": json.render(comparison),
-        "csv": csv.render(comparison),
-    }
+        "console": terminal.file.getvalue(), "markdown": markdown.render(comparison), "html": html.render(comparison),
+        "json": json.render(comparison), "csv": csv.render(comparison),
+    }  # fmt: skip
 
 
 def test_published_results_are_shown_marked_and_without_a_verdict():

@@ -44,13 +44,8 @@ FULL = summarise(
         model=Model(
             name="llama",
             shape=ModelShape(
-                num_layers=2,
-                hidden_size=8,
-                ffn_hidden_size=16,
-                num_attention_heads=2,
-                num_key_value_heads=1,
-                head_dim=4,
-                vocab_size=32,
+                num_layers=2, hidden_size=8, ffn_hidden_size=16, num_attention_heads=2, num_key_value_heads=1,
+                head_dim=4, vocab_size=32,
             ),
         ),
         training_config=TrainingConfig(global_batch_size=8, sequence_length=16, num_gpus=8, versions={"torch": "2"}),
@@ -68,7 +63,7 @@ FULL = summarise(
             for i in range(12)
         ),
     )
-)
+)  # fmt: skip
 MINIMAL = plausible.bare(
     platform=None, performance_metrics=PerformanceMetrics(avg_step_time_seconds=1.0, basis="reported_means")
 )

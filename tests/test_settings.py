@@ -38,12 +38,8 @@ def test_only_a_record_of_settings_reads_the_word_of_a_setting_that_a_copy_gets(
 def test_a_setting_is_none_where_nothing_chose_or_stated_it_and_has_a_value_in_a_run():
     chosen, seen = RunSettings(), TrainingConfig()
     assert (chosen.steps, chosen.compile, chosen.precision, seen.num_nodes, seen.recompute) == (
-        20,
-        None,
-        None,
-        None,
-        None,
-    )
+        20, None, None, None, None,
+    )  # fmt: skip
     required = {name for name, field in RunSpec.model_fields.items() if field.is_required()}
     sizes = {"sequence_length", "global_batch_size", "micro_batch_size", "num_gpus"}
     assert required == {"model", "engine", "preset", "precision", *sizes}

@@ -160,19 +160,14 @@ def test_axolotls_rate_and_memory_are_read_and_what_the_rate_counts_is_reported(
     rows = "".join(
         str(
             {
-                "loss": 1.0 + n / 100,
-                "grad_norm": 0.5,
-                "learning_rate": 1e-5,
-                "memory/max_active (GiB)": 40.5,
-                "memory/max_allocated (GiB)": 40.25,
-                "memory/device_reserved (GiB)": 44.5,
-                "tokens/train_per_sec_per_gpu": 4096.5,
-                "epoch": n / 10,
+                "loss": 1.0 + n / 100, "grad_norm": 0.5, "learning_rate": 1e-5, "memory/max_active (GiB)": 40.5,
+                "memory/max_allocated (GiB)": 40.25, "memory/device_reserved (GiB)": 44.5,
+                "tokens/train_per_sec_per_gpu": 4096.5, "epoch": n / 10,
             }
         )
         + "\n"
         for n in range(1, 15)
-    )
+    )  # fmt: skip
     result = read_text(rows)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(4096.5)
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(40.25 * GIB / 1e9)

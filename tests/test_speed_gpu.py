@@ -80,12 +80,8 @@ def test_a_program_without_enough_memory_or_time_is_left_out_of_later_turns(monk
     runs = json.loads(file.read_text())["runs"]
     assert [(one["turn"], one["program"]) for one in runs] == [*((1, name) for name in codes), (2, "fits")]
     assert [one["failure"] for one in runs] == [
-        None,
-        "out of memory",
-        "timed out: killed after 3 s (--limit)",
-        "exit code 1: no such model",
-        None,
-    ]
+        None, "out of memory", "timed out: killed after 3 s (--limit)", "exit code 1: no such model", None,
+    ]  # fmt: skip
     assert "large" in capsys.readouterr().out
 
 

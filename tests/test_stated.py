@@ -98,14 +98,9 @@ def test_stating_a_fact_of_the_log_again_changes_nothing():
 
 def test_another_number_of_gpus_leaves_no_stale_parallel_sizes():
     before = of_steps(
-        num_gpus=8,
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
-        data_parallel_size=8,
-        micro_batch_size=1,
-        global_batch_size=32,
-        gradient_accumulation_steps=4,
-    )
+        num_gpus=8, tensor_model_parallel_size=1, pipeline_model_parallel_size=1, data_parallel_size=8,
+        micro_batch_size=1, global_batch_size=32, gradient_accumulation_steps=4,
+    )  # fmt: skip
     config = amended(before, UserFacts(num_gpus=16)).training_config
     assert (config.data_parallel_size, config.gradient_accumulation_steps) == (16, 2)
 

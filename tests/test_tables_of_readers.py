@@ -19,14 +19,8 @@ SUMS_OF_ROWS = {*TOTALS, "elapsed", "label_tokens", "interval_seconds"}
 MEANT_BY_NUMBERS = OF_STEP | SUMS_OF_ROWS | {"steps_per_second"}
 MEANT_BY_SETTINGS = {*TrainingConfig.model_fields, "gpus_per_node", "epochs", "steps_of_epoch"}
 MEANT_BY_METRICS = OF_STEP | {
-    "total_tokens",
-    "total_samples",
-    "tokens_before",
-    "seconds_so_far",
-    "other_work",
-    "hooks",
-    "epoch",
-}
+    "total_tokens", "total_samples", "tokens_before", "seconds_so_far", "other_work", "hooks", "epoch",
+}  # fmt: skip
 
 
 def wrong_values(record, *, without=()):

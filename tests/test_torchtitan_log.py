@@ -69,11 +69,8 @@ def test_configuration_comes_from_the_trainers_lines(read_text: Any) -> None:
     result = read_text(log(row(1), row(2)))
     config = result.training_config
     assert (config.num_gpus, config.global_batch_size, config.micro_batch_size, config.sequence_length) == (
-        8,
-        16,
-        2,
-        4096,
-    )
+        8, 16, 2, 4096,
+    )  # fmt: skip
     assert (config.tensor_model_parallel_size, config.expert_model_parallel_size, config.max_steps) == (2, 2, 40)
     gpu = result.gpu_info
     assert (gpu.device_name, gpu.gpu_cores, result.platform) == ("NVIDIA H100 80GB HBM3", 16896, "nvd")
@@ -287,11 +284,8 @@ def test_the_command_line_fills_settings_that_the_trainer_does_not_print(read_te
 
 def test_fp8_replaces_the_precision_around_it(read_text: Any) -> None:
     lines = [
-        "+ torchrun --training.dtype=bfloat16",
-        "[titan] Float8 training active with recipe rowwise",
-        row(1),
-        row(2),
-    ]
+        "+ torchrun --training.dtype=bfloat16", "[titan] Float8 training active with recipe rowwise", row(1), row(2),
+    ]  # fmt: skip
     config = read_text("\n".join(lines) + "\n").training_config
     assert (config.precision, config.fp8_recipe) == ("fp8", "rowwise")
 

@@ -237,13 +237,11 @@ KERNELS = {
     "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26": "attention_backward",
     "void cudnn::fusion::compute_dot_do_o_specialized<true, 128>(void const*)": "attention_helpers",
     "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<T>(Params)": "attention_backward",
-    "_ZN5aiter14fmha_bwd_hd128E": "attention_backward",
-    "ck_tile::FmhaFwdKernel<X>": "attention_forward",
+    "_ZN5aiter14fmha_bwd_hd128E": "attention_backward", "ck_tile::FmhaFwdKernel<X>": "attention_forward",
     "attn_fwd": "attention_forward",
     "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<X>(P)": "normalisation",
     "void transformer_engine::cast_transpose_kernel<X>(P)": "quantisation",
-    "triton_poi_fused__unsafe_view_mul_silu_4": "activation",
-    "triton_red_fused_abs_max_t_2": "quantisation",
+    "triton_poi_fused__unsafe_view_mul_silu_4": "activation", "triton_red_fused_abs_max_t_2": "quantisation",
     "miopenBatchNormFwdTrainSpatial": "normalisation",
     "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32": "convolution",
     "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)": "communication_reduce_scatter",
@@ -251,15 +249,13 @@ KERNELS = {
     "void (anonymous namespace)::softmax_warp_forward<float>(float*)": "attention_helpers",
     "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*)": "attention_helpers",
     "void store_kvcache<2048l, 4, false, long>(StoreKVCacheParams)": "attention_helpers",
-    "sage_fwd": "attention_forward",
-    "bwd_kernel_fuse": "attention_backward",
+    "sage_fwd": "attention_forward", "bwd_kernel_fuse": "attention_backward",
     "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1": "products_bf16",
     "void epilogue::impl::globalKernel<float, float, float, true, true>(int)": "products_fp32",
     "multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<int, long>>": "elementwise",
-    "triton__0d1d2d3d4d5d": "elementwise",
-    "rocprim::detail::transform_kernel<true>": "elementwise",
+    "triton__0d1d2d3d4d5d": "elementwise", "rocprim::detail::transform_kernel<true>": "elementwise",
     "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)": "communication_collective",
-}
+}  # fmt: skip
 
 
 @in_each(("name", "expected"), KERNELS.items())

@@ -54,11 +54,8 @@ TO_WRITE = {
 READING = (
     *("extract P", "extract --follow P", "extract train.log --shape P", "compare --no-plot P"),
     *(
-        "compare --no-plot P h100.json",
-        "compare --no-plot a=P b=h100.json",
-        "compare --no-plot a=h100.json b=P",
-        "enhance P",
-        "enhance h100.json P",
+        "compare --no-plot P h100.json", "compare --no-plot a=P b=h100.json", "compare --no-plot a=h100.json b=P",
+        "enhance P", "enhance h100.json P",
     ),
     *("compare --no-plot h100.json mi300x.json --shape P", "metrics P", "history P", "aggregate P", "verify P"),
     *("metrics h100.json --shape P", "verify results --logs P", "primus P", "passes --device cpu --data P"),
@@ -66,7 +63,7 @@ READING = (
     *("aggregate cells --roofline r.png --results P", "mlperf import P --round v9.9 --output new.jsonl"),
     *("mlperf list --library P", "project --library P --benchmark llama31_8b --gpus 16", "project --from P --gpus 16"),
     *("run --model P", "convert --model llama --source P --output nemo --dry-run"),
-)
+)  # fmt: skip
 """Command lines that read the path P."""
 WRITING = (
     *("extract none --output P", "extract none --follow --output P", "analyze none --save --output P"),
