@@ -195,10 +195,17 @@ def olmo(n: int, seconds: float = 2.0) -> str:
     )
 
 
+def maxtext(n: int, seconds: float = 2.0) -> str:
+    return (
+        f"completed step: {n}, seconds: {seconds:.3f}, TFLOP/s/device: 141.500, Tokens/s/device: {8192 / seconds:.3f}, "
+        "total_weights: 65536, loss: 9.1234"
+    )
+
+
 FRAMEWORKS = (
     *(automodel, nanotron, lingua, picotron, internevo, paddle, mindformers),
     *(composer, torchtune, verl, slime, tinygrad, colossalai, nemo_rl, mlx, fairseq, fms_fsdp, neuronx, aws, t5x),
-    *(levanter, olmo),
+    *(levanter, olmo, maxtext),
 )
 ROWS: dict[str, Callable[[int], str]] = {row.__name__: row for row in FRAMEWORKS}
 

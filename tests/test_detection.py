@@ -34,11 +34,11 @@ def lines(pattern, count=9):
 
 def test_the_table_of_formats_has_every_format_in_its_order():
     assert [format.name for format in logs.FORMATS] == [
-        *("megatron", "nemo", "torchtitan", "maxtext", "huggingface", "nanogpt", "deepspeed", "litgpt"),
+        *("megatron", "nemo", "torchtitan", "huggingface", "nanogpt", "deepspeed", "litgpt"),
         *("xtuner", "lightning", "mlperf", "automodel", "nanotron", "lingua", "picotron", "internevo", "paddle"),
         *("mindformers", "composer", "torchtune", "verl", "slime", "tinygrad", "colossalai"),
         *("levanter", "nemo_rl", "mlx", "fairseq"),
-        *("fms_fsdp", "neuronx", "aws", "t5x", "olmo"),
+        *("fms_fsdp", "neuronx", "aws", "t5x", "olmo", "maxtext"),
         *("metrics", "mlflow", "madengine", "tensorboard", "wandb", "excel", "result", "loop", "timestamps"),
     ]
     assert all(format.reads and format.looks_for for format in logs.FORMATS)

@@ -277,7 +277,7 @@ def test_a_timer_named_like_a_setting_is_not_a_setting(read_text: Any) -> None:
     assert read_text(settings + timers + rows).training_config.optimizer == "adam"
 
 
-NOT_WHOLE = {"1.6000e+01": None, "4,09": None, "16x2": None, "16": 16, "1,024": 1024, "16.0": 16}
+NOT_WHOLE = {"1.6000e+01": 16, "4,09": None, "16x2": None, "16": 16, "1,024": 1024, "16.0": 16}
 WORLD_SIZES = {
     "nanogpt": (
         "Distributed world size: {}",

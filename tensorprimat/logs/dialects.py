@@ -114,6 +114,8 @@ class Dialect:
     """Text on or between the rows → warning."""
     hook: str = ""
     """`module.function` of logs that takes the log and its reading, and adds what no table can state."""
+    kept: tuple[str, ...] = ()
+    """Texts of lines that the hook needs, in `Reading.kept`."""
     samples: tuple[Sample, ...] = ()
 
 

@@ -69,6 +69,8 @@ class Reading:
     """Fields of training_config that follow from figures of rows; no line states them."""
     facts: dict[str, float] = field(default_factory=dict)
     """Amounts that all rows share and no setting names; they must agree among segments of one benchmark."""
+    kept: list[str] = field(default_factory=list)
+    """Lines of which a hook reads more than the table of its dialect can state."""
     segments: tuple[SegmentFacts, ...] = ()
     """The trainings of the log, where it contains several; `assemble.joined_segments` fills it."""
 

@@ -167,6 +167,8 @@ def _rows(log: Log, dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
 def _single_lines(lines: Iterator[tuple[int, str]], dialect: Dialect, seen: _Seen) -> Iterator[_Row]:
     first, interrupted_by = re.compile(dialect.row), ""
     for line, text in lines:
+        if dialect.kept and any(mark in text for mark in dialect.kept):
+            seen.kept.append(text)
         if match := first.search(text):
             _draw(text[: match.start()], dialect, seen)
             row = _opened(line, match, 0, seen)

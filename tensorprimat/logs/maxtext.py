@@ -24,8 +24,8 @@ first row has a time if it is long enough for a compilation.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -35,15 +35,11 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Platform
 from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
-from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Step, Steps
+from tensorprimat.core.steps import INTERRUPTIONS, FloatArray, Steps, finite
 from tensorprimat.logs import fields
-from tensorprimat.logs.fields import NUMBER, WHOLE
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
-_ROW = re.compile(rf"\bcompleted step: (?P<step>\d{{1,15}}), seconds: (?P<seconds>{NUMBER})(?=,|\s*$)(?P<fields>.*)")
-_FIELD = re.compile(rf", ([\w/ ]{{1,60}}): ({NUMBER})(?=,|\s)|, (?P<last>[\w ]{{1,60}}): (?P<value>{NUMBER})$")
-"""The last number of a row counts only if its name has no slash: a rate at the end of a line was cut."""
 TOLD_PADDING = 0.01  # of the tokens of a step; less is not worth a warning
 MAXTEXT_STEP_TIME = "perf/step_time_seconds"
 """Name of `seconds` in TensorBoard and Weights & Biases."""
@@ -58,20 +54,11 @@ _DRAINED = re.compile(
 _SETTING = re.compile(r"\bConfig param (?P<name>\w+): (?P<value>.{1,200})")
 _MEMBER = re.compile(r"^[A-Z][A-Za-z]{1,40}\.([A-Z][A-Z\d_]{0,40})$")
 """A member of an enumeration, as MaxText 0.2 prints a setting: `QuantizationType.NONE`."""
-_DEVICES = re.compile(rf"\bNum_devices: {WHOLE}")
 _SOFTWARE = re.compile(r"System Information: (Jax|Jaxlib) Version: (\S+)")
 _PLATFORM = re.compile(
     r"^(?P<name>cuda|rocm) (?P<version>\d{4,6})$|^(?P<tpu>TFRT (?P<device>TPU .{1,40}))$"
     r"|\bon (?P<memory>CUDA|Cuda|ROCM|Rocm)\w*[_(]"
 )
-_NOTABLE = re.compile(r"Config param|Num_devices|System Information|^cuda|^rocm|^TFRT|Memstats|Using \(GB\)|step")
-
-WHOLE_SETTINGS = {
-    "global_batch_size_to_train_on": "global_batch_size",
-    "max_target_length": "sequence_length",
-    "steps": "max_steps",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-}
 TEXT_SETTINGS = {
     "attention": "attention_backend",
     "remat_policy": "recompute",
@@ -88,62 +75,27 @@ _AXES = {
 _PLATFORMS: dict[str, Platform] = {"cuda": "nvd", "rocm": "amd"}
 
 
-@dataclass(kw_only=True)
-class _Seen(Reading):
-    source: str = "MaxText"
-    settings: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    devices: int | None = None
-    drained: dict[int, str] = field(default_factory=dict)
-    """Step after whose dispatch the loop waited for the device → why."""
-    ramp_up_rows: int = 0
-
-
-def detect(log: Log) -> int:
-    return sum(1 for _, text in log.head() if "completed step:" in text and _ROW.search(text))
-
-
-def read(log: Log) -> Reading:
-    seen = _Seen()
-    steps = fields.merged(_rows(log, seen), seen.warnings)
-    seen.steps, left_out = steps, _ = without_waits(steps, seen.drained)
-    seen.warnings += left_out
-    seen.training_config = _configuration(seen)
-    if name := seen.settings.get("model_name"):
-        seen.model["name"] = name
-    tokens = steps.column("tokens")[np.isfinite(steps.column("tokens"))]
-    batch, length = (seen.training_config.get(name) for name in ("global_batch_size", "sequence_length"))
+def complete_maxtext(log: Log, reading: Reading) -> None:
+    """Leave out times that are none of a step, and add what MaxText's lines state of the run."""
+    settings, drained = dict[str, str](), dict[int, str]()
+    for text in reading.kept:
+        _notice(text, reading, settings, drained)
+    steps, config = reading.steps, reading.training_config
+    reading.steps, left_out = without_waits(steps, drained)
+    reading.warnings += left_out
+    if settings.get("model_name"):
+        reading.model["name"] = settings["model_name"]
+    _configure(config, settings)
+    first = int(steps.column("line")[0]) if len(steps) else 0
+    if any(origin.primus for _, origin, _ in takewhile(lambda line: line[0] <= first, log.lines_by_rank())):
+        reading.platform, reading.source = reading.platform or "amd", "Primus (MaxText backend)"
+    tokens = finite(steps.column("tokens"))
+    batch, length = (config.get(name) for name in ("global_batch_size", "sequence_length"))
     full = batch * length if batch and length else tokens.max(initial=0.0)
     if len(tokens) and tokens.mean() < (1 - TOLD_PADDING) * full:
-        seen.warnings.append(Notice("rate_without_padding", "tokens_per_second"))
-    if seen.ramp_up_rows:
-        seen.warnings.append(Notice("rows_of_ramp_up", "steps", ramping=seen.ramp_up_rows, rows=len(steps)))
-    return seen
-
-
-def _rows(log: Log, seen: _Seen) -> Iterator[tuple[int | None, Step]]:
-    for line, origin, text in log.lines_by_rank():
-        if row := _ROW.search(text):
-            seen.ramp_up_rows += _RAMP_UP in text
-            if origin.primus:
-                seen.platform, seen.source = seen.platform or "amd", "Primus (MaxText backend)"
-            yield origin.rank, _step(line, row)
-        elif _NOTABLE.search(text):
-            _notice(text, seen)
-
-
-def _step(line: int, row: re.Match[str]) -> Step:
-    values = {name or last: value or end for name, value, last, end in _FIELD.findall(row["fields"])}
-    return Step(
-        index=int(row["step"]),
-        seconds=fields.printed_seconds(row["seconds"]),
-        tokens=fields.positive(values.get("total_weights")),
-        loss=fields.number(values.get("loss")),
-        reported_tokens_per_second_per_gpu=fields.positive(values.get("Tokens/s/device")),
-        reported_samples_per_second_per_gpu=fields.positive(values.get("Samples/s/device")),
-        reported_tflops_per_gpu=fields.positive(values.get("TFLOP/s/device")),
-        line=line,
-    )
+        reading.warnings.append(Notice("rate_without_padding", "tokens_per_second"))
+    if ramping := sum(_RAMP_UP in text for text in reading.kept):
+        reading.warnings.append(Notice("rows_of_ramp_up", "steps", ramping=ramping, rows=len(steps)))
 
 
 def without_waits(steps: Steps, drained: Mapping[int, str]) -> tuple[Steps, list[Notice]]:
@@ -217,24 +169,21 @@ _TIMED = (
 )
 
 
-def _notice(text: str, seen: _Seen) -> None:
-    """Keep the facts that a line between the rows states about the run."""
+def _notice(text: str, reading: Reading, settings: dict[str, str], drained: dict[int, str]) -> None:
+    """Keep the facts that a line between the rows states. drained: step after which the loop waited for the device."""
     if match := _SETTING.search(text):
-        seen.settings[match["name"]] = _MEMBER.sub(lambda member: member[1].lower(), match["value"].strip())
+        settings[match["name"]] = _MEMBER.sub(lambda member: member[1].lower(), match["value"].strip())
     elif match := _DRAINED.search(text):
         step = match["eval_step"] or match["save_step"]
-        seen.drained[int(step)] = "validation" if match["validation"] else "checkpoint"
-    elif match := _DEVICES.search(text):
-        seen.devices = fields.whole(match[1])
+        drained[int(step)] = "validation" if match["validation"] else "checkpoint"
     elif match := _SOFTWARE.search(text):
-        seen.versions[match[1].lower()] = match[2]
-    elif match := _PLATFORM.search(text):
-        if match["tpu"]:
-            seen.gpu_info["device_name"] = match["device"]
-            return
-        seen.platform = _PLATFORMS[(match["name"] or match["memory"]).lower()]
+        reading.training_config.setdefault("versions", {})[match[1].lower()] = match[2]
+    elif (match := _PLATFORM.search(text)) and match["tpu"]:
+        reading.gpu_info["device_name"] = match["device"]
+    elif match:
+        reading.platform = _PLATFORMS[(match["name"] or match["memory"]).lower()]
         if match["version"]:
-            seen.gpu_info["software_version"] = _release(match["version"])
+            reading.gpu_info["software_version"] = _release(match["version"])
 
 
 def _release(number: str) -> str:
@@ -248,30 +197,17 @@ def _release(number: str) -> str:
     return f"{int(number[:-3])}.{int(number[-3:-1])}"
 
 
-def _configuration(seen: _Seen) -> dict[str, Any]:
-    settings = seen.settings
-    config: dict[str, Any] = {"framework": "maxtext", "versions": seen.versions}
-    for name, target in WHOLE_SETTINGS.items():
-        if value := fields.whole(settings.get(name)):
-            config[target] = value
-    for name, target in TEXT_SETTINGS.items():
-        if name in settings:
-            config[target] = settings[name]
+def _configure(config: dict[str, Any], settings: Mapping[str, str]) -> None:
+    config |= {target: settings[name] for name, target in TEXT_SETTINGS.items() if name in settings}
     for name, target in _AXES.items():
         sizes = [settings.get(f"{network}_{name}_parallelism", "") for network in ("ici", "dcn")]
         if "-1" not in sizes and any(sizes):  # -1 is whatever is left
             config[target] = prod(fields.whole(size) or 1 for size in sizes)
-    if seen.devices:
-        config["num_gpus"] = seen.devices
-        replicas = seen.devices * config.get("gradient_accumulation_steps", 1)
-        batch = fields.positive(settings.get("per_device_batch_size"), replicas)
-        if "global_batch_size" not in config and batch and batch.is_integer():
-            config["global_batch_size"] = int(batch)
+    replicas = config.get("num_gpus", 0) * config.get("gradient_accumulation_steps", 1)
+    if batch := fields.whole(str(fields.positive(settings.get("per_device_batch_size"), replicas))):
+        config.setdefault("global_batch_size", batch)
     quantization = settings.get("quantization", "").strip("'\" ")
     if "fp8" in quantization:
         config |= {"precision": "fp8", "fp8_recipe": quantization}
-    elif quantization not in ("", "None", "none"):
-        return config  # the precision of int8 and other quantizations has no name here
-    elif dtype := PRECISION_OF_DTYPE.get(settings.get("dtype", "")):
-        config["precision"] = dtype
-    return config
+    elif quantization in ("", "None", "none") and (dtype := PRECISION_OF_DTYPE.get(settings.get("dtype", ""))):
+        config["precision"] = dtype  # that of int8 and other quantizations has no name here
