@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from tensorprimat.analysis.expressions import column_named, evaluate, truth
 from tensorprimat.core.errors import UsageError
@@ -145,9 +145,7 @@ class Pivot:
     """Pass of every cell in the table; None if only one pass exists, or if passes are rows or columns."""
 
 
-def pivots(
-    cells: pd.DataFrame, *, rows: str | None = None, columns: str | None = None, values: str | None = None
-) -> list[Pivot]:
+def pivots(cells: pd.DataFrame, *, rows: str | None, columns: str | None, values: str | None) -> list[Pivot]:
     """Return a table per pass, by default of the mean time by context and model; a mean over passes has no meaning.
 
     Without any choice there is a table only if the cells have several contexts. Raises the errors of `pivot`.
@@ -240,7 +238,8 @@ def _pair(row: Mapping[str, Any]) -> PassPair:
     else:
         backward, deviation = together - forward, None
         of_each = [row["trial_times_ms"], row["trial_times_ms_of_both"]]
-        if _pairable(of_each):
+        are_lists = all(isinstance(times, list) and all(map(is_figure, times)) for times in of_each)
+        if are_lists and len(of_each[0]) == len(of_each[1]) >= 2:
             differences = [second - first for first, second in zip(*of_each, strict=True)]
             backward, deviation = statistics.fmean(differences), statistics.stdev(differences)
             method = "Backward is forward-backward minus forward of the same trial"
@@ -250,14 +249,6 @@ def _pair(row: Mapping[str, Any]) -> PassPair:
         row=row, forward_ms=forward, forward_backward_ms=together, backward_ms=backward,
         backward_std_ms=deviation, method=method,
     )  # fmt: skip
-
-
-def _pairable(trials: Sequence[Any]) -> TypeGuard[list[list[float]]]:
-    """Return True if both rows have the same number of trials, two or more, each a number."""
-    return (
-        all(isinstance(times, list) and all(map(is_figure, times)) for times in trials)
-        and len(trials[0]) == len(trials[1]) >= 2
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,18 +193,13 @@ def log_estimate(
         return None
     of_hosts = assume_host_cv if assume_host_cv and not stats.counts_hosts(group.hosts) else 0.0
     carried = math.hypot(0.0 if metric == TIME_TO_TRAIN else drift(group), of_hosts)
+    error = rounding(group, metric)
     if len(known) > 1:
-        return stats.of_runs(known, hosts_of(group, metric), rounding=rounding(group, metric), drift=carried)
+        return stats.of_runs(known, hosts_of(group, metric), rounding=error, drift=carried)
     if assume_run_cv is None:
         return None
     variance = assume_run_cv**2 + within_run(group.runs[0], metric) ** 2
-    return LogEstimate(
-        log=math.log(known[0]),
-        variance=variance,
-        degrees=math.inf,
-        drift=carried,
-        rounding=rounding(group, metric),
-    )
+    return LogEstimate(log=math.log(known[0]), variance=variance, degrees=math.inf, drift=carried, rounding=error)
 
 
 def scatter(group: Group, metric: str, assume_run_cv: float | None = None) -> float:
@@ -242,7 +237,6 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
     if spread is None:
         few = f"only {counted(rows, 'measured row')}" if len(run.steps) else "the file holds means only, no steps"
         return Estimate(value=value, confidence=confidence, rests_on="one run", no_interval_because=few)
-    planned = math.hypot(assume_run_cv or PLANNING_RUN_CV, within_run(run, metric))
     rests_on = f"one run of {rows} rows ({count(spread.effective)} effective)"
     none_because = _silent_because(group, rows)
     half = math.hypot(spread.half_width, drift(group) * stats.student(confidence, math.inf)) + rounding(group, metric)
@@ -254,7 +248,7 @@ def _of_one_run(group: Group, metric: str, value: float, assume_run_cv: float | 
         rests_on=rests_on if none_because else f"{rests_on}; it covers step noise, not run-to-run variation",
         within_run=none_because is None,
         no_interval_because=none_because,
-        runs_for_one_percent=stats.runs_needed([planned], ONE_PERCENT, confidence),
+        runs_for_one_percent=stats.runs_needed([scatter(group, metric, assume_run_cv)], ONE_PERCENT, confidence),
     )
 
 

@@ -121,9 +121,8 @@ def _arguments(results: Sequence[Result]) -> list[Difference]:
     apart = [name for name in arguments_apart(results) if name not in BY_KEY]
     if not apart:
         return []
-    more = f" and {len(apart) - _MOST_NAMED} more" if len(apart) > _MOST_NAMED else ""
     stated = [result.provenance.arguments for result in results]
-    values = tuple(", ".join(f"{name} {one.get(name, '–')}" for name in apart[:_MOST_NAMED]) + more for one in stated)
+    values = tuple(shortened_list([f"{name} {one.get(name, '–')}" for name in apart], _MOST_NAMED) for one in stated)
     return [Difference(field="arguments", label="printed arguments", values=values, weight="configuration")]
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from tensorprimat.analysis import losses, stats
 from tensorprimat.analysis.estimates import without_figure
 from tensorprimat.analysis.fairness import missed_target
-from tensorprimat.analysis.levels import LEVELS, Level, LevelName
+from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.pairs import TOLERATED, PairDecision, PairedChange
 from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.ratios import (
@@ -117,7 +118,8 @@ def gate(
     pairs = {model: compare_groups(base, candidates[model], assumed) for model, base in bases.items()}
     levels = _levels_of_failure(list(pairs.values()), limits.slowdown, assumed)
     for to_fail, (model, pair) in zip(levels, pairs.items(), strict=True):
-        if not _may_pass(pair.fairness.level, lowest or "same_work"):
+        level, order = pair.fairness.level, list(LEVELS)
+        if not level.comparable or order.index(level.name) > order.index(lowest or "same_work"):
             remedy = f"; --accept {pair.fairness.verdict} judges it anyway" if pair.comparable else ""
             grounds = " ".join((*pair.fairness.errors, pair.fairness.sentence))
             raise InputError(f"{model}: {grounds} A gate needs the same work on both sides{remedy}")
@@ -134,11 +136,6 @@ def gate(
             checks[first:] = [_on_condition(check, pair.fairness) for check in checks[first:]]
         checks[first:] = [_unless_missed(check, pair) for check in checks[first:]]
     return GateReport(checks=tuple(checks), notes=tuple(notes))
-
-
-def _may_pass(level: Level, lowest: LevelName) -> bool:
-    order = list(LEVELS)
-    return level.comparable and order.index(level.name) <= order.index(lowest)
 
 
 def _on_condition(check: Check, fairness: Fairness) -> Check:
@@ -195,6 +192,9 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
     metric = None if pair.metric == TIME_TO_TRAIN else pair.metric
     rates = [(metric and rate_of(group.result, metric)) or None for group in (pair.baseline, pair.candidate)]
     what = f"throughput ({spelled_metric(pair.metric)})" if pair.metric else "throughput"
+    check = partial(
+        Check, model=model, kind="throughput", what=what, baseline=rates[0], candidate=rates[1], limit=-limit
+    )
     if log is None:
         sentence, further = "each side needs at least 2 runs", _more_runs(pair, abs(least), assumed)
         if pair.metric is None:
@@ -203,10 +203,7 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
             sentence, further = without, "leave such runs out"
         elif any(group.result.provenance.engine == PUBLISHED for group in pair.groups):
             sentence, further = "a published figure has no runs", "state their variation with --assume-run-cv PERCENT"
-        return Check(
-            model=model, kind="throughput", what=what, status="undecided", baseline=rates[0], candidate=rates[1],
-            limit=-limit, sentence="; ".join(filter(None, (sentence, further, scope(pair, assumed)))),
-        )  # fmt: skip
+        return check(status="undecided", sentence="; ".join(filter(None, (sentence, further, scope(pair, assumed)))))
     look = look_of(pair)
     level = stats.level_of_look(assumed.confidence, look)
     half = log.half_width(level)
@@ -221,17 +218,11 @@ def _throughput(model: str, pair: GroupPair, limit: float, assumed: StatedScatte
         "pass": "the whole interval is within the limit",
     }.get(decision) or f"the interval contains the limit; {_more_runs(pair, abs(log.log - least), assumed)}"
     low, high = (math.expm1(stats.bounded(end)) for end in (log.log - half, log.log + half))
-    return Check(
-        model=model,
-        kind="throughput",
-        what=what,
+    return check(
         status="undecided" if decision == "unsettled" else decision,
-        baseline=rates[0],
-        candidate=rates[1],
         change=math.expm1(log.log),
         low=low,
         high=high,
-        limit=-limit,
         sentence="; ".join(filter(None, (sentence, scope(pair, assumed)))),
     )
 
@@ -321,10 +312,7 @@ def _peak(result: Result, kind: str) -> float | None:
 
 def _losses(model: str, pair: GroupPair, limit: float, assumed: StatedScatter) -> Check:
     found = losses.parity(pair.baseline, pair.candidate, pair.fairness, tolerance=limit, confidence=assumed.confidence)
-    if found is None:
-        return Check(
-            model=model, kind="loss", what="loss", status="undecided", limit=limit, sentence="a side logged no loss"
-        )
     outcomes: dict[LossVerdict, Status] = {"agree": "pass", "diverge": "fail", "failed": "fail"}
-    status = outcomes.get(found.verdict, "undecided")
-    return Check(model=model, kind="loss", what="loss", status=status, limit=limit, sentence=found.sentence)
+    status = outcomes.get(found.verdict, "undecided") if found else "undecided"
+    sentence = found.sentence if found else "a side logged no loss"
+    return Check(model=model, kind="loss", what="loss", status=status, limit=limit, sentence=sentence)

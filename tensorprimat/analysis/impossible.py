@@ -17,11 +17,13 @@ _LOOK_FOR = "check --sequence-length, --global-batch-size, --num-gpus, --precisi
 
 def impossible(result: Result) -> tuple[str, ...]:
     """Return a sentence for every figure above the device's peak; () where no figure is known to be impossible."""
-    limit = _limit(result)
+    limit, per_token = _limit(result), flops.charged_per_token(result)
     if limit is None:
         return ()
     peak, name = limit
-    device, achieved, above = result.gpu_info.device_name, _achieved_tflops(result), peak * _ROUNDING
+    device, above = result.gpu_info.device_name, peak * _ROUNDING
+    rate = result.performance_metrics.tokens_per_second_per_gpu
+    achieved = rate * per_token / TERA if rate and per_token else None
     reported, stated = result.performance_metrics.reported.tflops_per_gpu, of_data_sheet(peak)
     if achieved is not None and achieved > above:
         wrong = f"{count(achieved)} TFLOP/s per GPU would be an MFU of {percent(achieved / peak, 0)} ({name} {stated} "
@@ -54,9 +56,3 @@ def _limit(result: Result) -> tuple[float, str] | None:
     if not values:
         return None
     return max(values), f"dense {ran} peak" if of_precision else "highest dense peak"
-
-
-def _achieved_tflops(result: Result) -> float | None:
-    """Return the model's TFLOP/s per GPU as MFU counts them, or None without a rate or the FLOPs of a token."""
-    rate, per_token = result.performance_metrics.tokens_per_second_per_gpu, flops.charged_per_token(result)
-    return rate * per_token / TERA if rate and per_token else None

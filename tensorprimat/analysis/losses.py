@@ -48,7 +48,7 @@ def parity(
     fairness: of the two sides; tolerance: largest gap that counts as agreement, as a fraction of the baseline's loss.
     """
     sides = (baseline, candidate)
-    if not all("loss" in group.result.steps.seen for group in sides):
+    if not all(group.result.steps.has("loss") for group in sides):
         return None
     for group in sides:
         if failure := failed_to_learn(group.result):
@@ -134,12 +134,11 @@ def _verdict(
     largest = int(np.argmax(np.abs(gap)))
     first, at = (int(common[windows[place][0]]) for place in (beyond[0] if len(beyond) else 0, largest))
     verdict: LossVerdict = "undecided"
-    found = "No loss difference detected"
+    found, doubt = "No loss difference detected", ", but too noisy to confirm a match"
     if len(beyond):
-        verdict, found = "diverge", f"Loss curves differ from step {first}"
+        verdict, found, doubt = "diverge", f"Loss curves differ from step {first}", ""
     elif (np.abs(gap) + margin <= allowed).all():
-        verdict, found = "agree", f"The losses agree within {stated_share(tolerance)}"
-    doubt = ", but too noisy to confirm a match" if verdict == "undecided" else ""
+        verdict, found, doubt = "agree", f"The losses agree within {stated_share(tolerance)}", ""
     size = f"largest gap {signed(gap[largest])} near step {at}, noise ±{significant(margin, 2)} from {source}"
     return LossParity(
         verdict=verdict,

@@ -121,8 +121,9 @@ def _speed(result: Result, gpu: Gpu | None, convention: str, preflights: Sequenc
         remark += _of_parts(result, gpu, convention, mfu.value, peak.value) + _of_packing(result, convention, mfu.value)
         if mfu.value > 1:
             remark += "; above the peak: check for a wrong sequence length, batch size, GPU count or precision"
-        if stated := _stated(result):
-            remark += f"; {STATED}: {stated}"
+        assumed = result.provenance.assumed
+        if stated := [f"{label} ({assumed[key]})" for key, label in UNDER_MFU.items() if key in assumed]:
+            remark += f"; {STATED}: {', '.join(stated)}"
         mfu = replace(mfu, remark=remark)
     clocks = inputs.mean_clock(result), inputs.peak_clock(result, gpu)
     of_clocks = " of ".join(f"{count(one.value)} MHz" for one in clocks if isinstance(one.value, float | int))
@@ -174,12 +175,6 @@ def _of_packing(result: Result, convention: str, mfu: float) -> str:
     charged = flops.charged_per_token(result, convention)
     least = f"at least {percent(mfu * (1 - attention / charged))}" if attention and charged else "lower"
     return f"; a packed sequence is counted as one document; if attention stays within documents, MFU is {least}"
-
-
-def _stated(result: Result) -> str:
-    """Return the facts that an MFU uses and that run or log does not state directly, with their origin."""
-    assumed = result.provenance.assumed
-    return ", ".join(f"{label} ({assumed[key]})" for key, label in UNDER_MFU.items() if key in assumed)
 
 
 STATED = "inferred or set by the user"

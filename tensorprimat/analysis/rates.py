@@ -63,9 +63,7 @@ def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
         return metric, None
     if not all(any(rate_of(result, name) for name in NORMALISED_BY) for result in pair):
         return None, None
-    missing = next(
-        (key for key in ("num_gpus", "sequence_length", "global_batch_size") if not _stated_by_all(pair, key)), None
-    )
+    missing = next((key for key in WORK_OF_STEP if not _stated_by_all(pair, key)), None)
     if missing is None and _stated_equal(pair, "num_gpus"):
         return None, "Comparable with the same global batch on both sides, or with tokens/s/GPU of both."
     if missing is None:

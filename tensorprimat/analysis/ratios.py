@@ -30,7 +30,7 @@ from tensorprimat.core import identity
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.moments import seconds_since_1970
 from tensorprimat.core.notices import Notice
-from tensorprimat.core.quantities import as_stated, decimals_of_ratio, listed, significant, stated_share, times
+from tensorprimat.core.quantities import as_stated, counted, decimals_of_ratio, listed, significant, stated_share, times
 
 PRIMARY = "tokens_per_second_per_gpu"
 
@@ -62,10 +62,9 @@ class StatedScatter:
     def checked(self) -> StatedScatter:
         """Return self. Raises UsageError that names the flag of a value out of range."""
         checked_confidence(self.confidence)
-        if self.run_cv is not None and not 0 < self.run_cv < 1:
-            raise UsageError(f"--assume-run-cv {as_stated(self.run_cv)}: must be between 0 and 100 %, such as 2%")
-        if self.host_cv is not None and not 0 < self.host_cv < 1:
-            raise UsageError(f"--assume-host-cv {as_stated(self.host_cv)}: must be between 0 and 100 %, such as 1%")
+        for whose, cv, usual in (("run", self.run_cv, "2%"), ("host", self.host_cv, "1%")):
+            if cv is not None and not 0 < cv < 1:
+                raise UsageError(f"--assume-{whose}-cv {as_stated(cv)}: must be between 0 and 100 %, such as {usual}")
         return self
 
 
@@ -187,9 +186,7 @@ def in_pairs(baseline: Group, candidate: Group, metric: str | None) -> list[tupl
     below, above = ([run.pair for run in group.result.runs] for group in groups)
     if len(below) < 2 or None in below or len(set(below)) < len(below) or set(below) != set(above):
         return None
-    if any(len(group.result.runs) != len(below) for group in groups):
-        return None
-    if any(len(counted_runs(group, metric or PRIMARY)) != len(below) for group in groups):
+    if len(above) != len(below) or any(len(counted_runs(group, metric or PRIMARY)) != len(below) for group in groups):
         return None
     return [(place, above.index(pair)) for place, pair in enumerate(below)]
 
@@ -237,7 +234,7 @@ def _ratio(pair: GroupPair, assumed: StatedScatter, level: float, *, family: int
     if pair.metric is None:
         return None
     paired = in_pairs(*pair.groups, pair.metric) is not None
-    baseline, candidate = (_runs(group, pair.metric) for group in pair.groups)
+    baseline, candidate = (counted(len(counted_runs(group, pair.metric)), "run") for group in pair.groups)
     rests_on = f"{candidate} against {baseline}" + (", in pairs" if paired else "")
     few = "each side needs at least 2 runs, or an assumed variation (--assume-run-cv)"
     found = Ratio(
@@ -286,22 +283,17 @@ def _factors(pair: GroupPair) -> TaskFactors | None:
     """Return time to train as samples over rate, candidate over baseline; None where a side counts no samples."""
     if pair.metric != TIME_TO_TRAIN:
         return None
-    (base_time, base_samples), (time, samples) = map(_time_and_samples, pair.groups)
-    if not (base_time and base_samples and time and samples):
-        return None
+    means = []  # geometric ones over the runs, as the ratio has them
+    for group in pair.groups:
+        known = [(run.time_to_train_seconds, run.samples_to_train) for run in group.result.runs]
+        logs = [(math.log(time), math.log(samples)) for time, samples in known if time and samples]
+        if not logs or len(logs) < sum(bool(time) for time, _ in known):
+            return None
+        means.append([math.exp(sum(column) / len(logs)) for column in zip(*logs, strict=True)])
+    (base_time, base_samples), (time, samples) = means
     return TaskFactors(
         time=time / base_time, samples=samples / base_samples, rate=(samples / time) / (base_samples / base_time)
     )
-
-
-def _time_and_samples(group: Group) -> tuple[float | None, float | None]:
-    """Return geometric means over the runs, as the ratio has them."""
-    runs = [run for run in group.result.runs if run.time_to_train_seconds]
-    times = [math.log(run.time_to_train_seconds) for run in runs if run.time_to_train_seconds]
-    counts = [math.log(run.samples_to_train) for run in runs if run.samples_to_train]
-    if not times or len(counts) < len(times):
-        return None, None
-    return math.exp(sum(times) / len(times)), math.exp(sum(counts) / len(counts))
 
 
 def scope(pair: GroupPair, assumed: StatedScatter) -> str | None:
@@ -383,26 +375,23 @@ def mean_ratio(pairs: Sequence[Sequence[GroupPair]], assumed: StatedScatter, lev
         return None
     metric = comparable[0].metric or PRIMARY
     scopes = next(filter(None, (scope(pair, assumed) for pair in comparable)), None)
-    over = f"geometric mean over {len(comparable)} models"
-    mean = mean_log(pairs)
-    if mean is None:
-        estimate = Estimate(
-            value=math.exp(sum(map(_plain_log, comparable)) / len(comparable)),
-            confidence=assumed.confidence,
-            rests_on=over,
-            no_interval_because="not every model has 2 runs on each side",
-        )
-        return Ratio(metric=metric, estimate=estimate, verdict="too_few_runs", scope=scopes)
+    estimate = Estimate(
+        value=math.exp(sum(map(_plain_log, comparable)) / len(comparable)),
+        confidence=assumed.confidence,
+        rests_on=f"geometric mean over {len(comparable)} models",
+        no_interval_because="not every model has 2 runs on each side",
+    )
+    found = Ratio(metric=metric, estimate=estimate, verdict="too_few_runs", scope=scopes)
+    if (mean := mean_log(pairs)) is None:
+        return found
     low, high = mean.interval(level)
+    ends = replace(estimate, value=math.exp(mean.log), low=low, high=high, confidence=level, no_interval_because=None)
     unsettled = any(_verdict(pair, level) == "unsettled" for pair in comparable)
-    return Ratio(
-        metric=metric,
-        estimate=Estimate(
-            value=math.exp(mean.log), low=low, high=high, confidence=level, joint=assumed.confidence, rests_on=over
-        ),
+    return replace(
+        found,
+        estimate=replace(ends, joint=assumed.confidence),
         verdict="unsettled" if unsettled else _direction(low, high),
         assumption=_assumption(comparable, assumed),
-        scope=scopes,
     )
 
 
@@ -422,17 +411,10 @@ def _plain_log(pair: GroupPair) -> float:
 
 
 def _verdict(pair: GroupPair, level: float) -> Verdict:
+    """Return the verdict at a confidence; "unsettled" if the interval, widened by the remaining drift, contains 1."""
     if pair.log is None:
         return "too_few_runs"
-    return verdict_of(pair.log, level, remaining_drift(pair))
-
-
-def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
-    """Return the verdict at a confidence; "unsettled" if the interval, widened by `further`, contains 1.
-
-    further: by how much the logarithm may still move while step time drifts; 0 for settled sides.
-    """
-    low, high = log.interval(level)
+    (low, high), further = pair.log.interval(level), remaining_drift(pair)
     if further and low * math.exp(-further) <= 1 <= high * math.exp(further):
         return "unsettled"
     return _direction(low, high)
@@ -441,11 +423,12 @@ def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
 def remaining_drift(pair: GroupPair) -> float:
     """Return by how much (of the logarithm) the ratio may still move.
 
-    It may where a side is unsettled, or runs at another speed in the steps that the other one measured. 0 otherwise.
+    It may where a side is unsettled, by the drift seen, several times over, or where one runs at another speed in the
+    steps that the other one measured. 0 otherwise.
     """
     if pair.log is None or pair.metric == TIME_TO_TRAIN:
         return 0.0
-    drift = 0.0 if all(map(settled, pair.groups)) else further_drift(pair.log)
+    drift = 0.0 if all(map(settled, pair.groups)) else DRIFTS_ON * max(pair.log.drift, LEAST_DRIFT)
     return drift if pair.common else max(drift, *(PHASES_APART * phase.apart for phase in pair.phases), 0.0)
 
 
@@ -463,18 +446,8 @@ def phase_notice(pair: GroupPair) -> Notice | None:
     return None
 
 
-def further_drift(log: LogEstimate) -> float:
-    """Return by how much the logarithm may still move where a side is unsettled: the drift seen, several times over."""
-    return DRIFTS_ON * max(log.drift, LEAST_DRIFT)
-
-
 def _direction(low: float, high: float) -> Verdict:
     return "faster" if low > 1 else "slower" if high < 1 else "no_difference_shown"
-
-
-def _runs(group: Group, metric: str) -> str:
-    number = len(counted_runs(group, metric))
-    return "1 run" if number == 1 else f"{number} runs"
 
 
 def _assumption(pairs: Sequence[GroupPair], assumed: StatedScatter) -> str | None:

@@ -101,12 +101,6 @@ def find_change(
             testable[place] = False
             continue
         pairs += 1
-        is_slow = np.arange(count) <= place
-        posterior = posterior + np.where(
-            is_slow, *(_log_likelihood(move - level, deviation) for level in (change, 0.0))
-        )
-
-
-def _log_likelihood(away: float, deviation: float) -> float:
-    """Return the logarithm of the likelihood of a distance from a level, without its constant."""
-    return -(_DEGREES + 1) / 2 * math.log1p((away / deviation) ** 2 / 2 / _DEGREES)
+        away = (move - np.array([change, 0.0])) / deviation
+        slow, level = -(_DEGREES + 1) / 2 * np.log1p(away**2 / 2 / _DEGREES)  # log likelihoods without their constant
+        posterior = posterior + np.where(np.arange(count) <= place, slow, level)

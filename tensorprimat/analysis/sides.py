@@ -27,7 +27,7 @@ from tensorprimat.core.identity import (
 )
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
-from tensorprimat.core.quantities import counted, significant, spelled_metric
+from tensorprimat.core.quantities import counted, shortened_list, significant, spelled_metric
 from tensorprimat.core.result import Result
 from tensorprimat.core.summary import pool, summarise
 from tensorprimat.facts.devices import short_device
@@ -184,9 +184,9 @@ def gather(items: Sequence[Loaded], by: str) -> list[Group]:
     keys = [BY[by](files[0].result) if files[0].side is None else files[0].side for files in ordered]
     titles = keys
     if by == "platform" and len({BY_KEY["precision"].read(first) for first in firsts}) > 1:
-        named = [files[0].side is not None for files in ordered]
         titles = [
-            key if own else with_precision(key, first) for key, own, first in zip(keys, named, firsts, strict=True)
+            with_precision(key, files[0].result) if files[0].side is None else key
+            for key, files in zip(keys, ordered, strict=True)
         ]
     labels = distinct_labels(titles, firsts, [files[0].path for files in ordered])
     return [_group(label, key, files) for label, key, files in zip(labels, keys, ordered, strict=True)]
@@ -306,8 +306,7 @@ def pooled_benchmark(results: Sequence[Result], sources: str) -> Result:
         notes.append(f"only some of the {len(results)} {sources} state {', '.join(partly)}")
     if apart := arguments_apart(results):
         named = [f"{name} ({', '.join(values)})" for name, values in apart.items()]
-        more = f" and {len(apart) - _MOST_NAMED} more" if len(apart) > _MOST_NAMED else ""
-        notes.append(f"printed arguments differ: {', '.join(named[:_MOST_NAMED])}{more}")
+        notes.append(f"printed arguments differ: {shortened_list(named, _MOST_NAMED)}")
     told = [Notice("pooled_although", "runs", note=note) for note in notes]
     if any(result.provenance.engine == LOGS for result in results) and not told:
         told = _rule_of_scatter(results)

@@ -248,7 +248,9 @@ def _of_batches(series: FloatArray, confidence: float) -> tuple[FloatArray, Floa
     weights /= weights.sum(axis=0)
     scale = np.sqrt(residual / (rows - 1) / weight_of_mean)
     half = _half_width_of_mixture(weights, centre, scale, rows - 1, confidence)
-    effective = rows / (weights * _inflation(rows)[:, None]).sum(axis=0)
+    # Variance of an AR(1) mean over that of independent rows, 1 + 2 Σ (1 − k/n) φᵏ in closed form.
+    inflation = (1 + phi) / (1 - phi) - 2 * phi * (1 - phi**rows) / (rows * (1 - phi) ** 2)
+    effective = rows / (weights * inflation).sum(axis=0)
     return np.where(constant, 0.0, half), np.where(constant, float(rows), np.minimum(effective, rows))
 
 
@@ -265,15 +267,6 @@ def _half_width_of_mixture(
         ).sum(axis=0)
         low, high = np.where(inside < confidence, middle, low), np.where(inside < confidence, high, middle)
     return np.asarray((low + high) / 2)
-
-
-def _inflation(rows: int) -> FloatArray:
-    """Return the ratio of the variance of an AR(1) mean to that of independent rows, for every φ of the grid.
-
-    1 + 2 Σ (1 − k/n) φᵏ in closed form.
-    """
-    phi = _PHI
-    return np.asarray((1 + phi) / (1 - phi) - 2 * phi * (1 - phi**rows) / (rows * (1 - phi) ** 2))
 
 
 def welch_log_ratio(candidate: LogEstimate, baseline: LogEstimate) -> LogEstimate:

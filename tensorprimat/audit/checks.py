@@ -20,11 +20,7 @@ from tensorprimat.core.device_terms import (
 )
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.provenance import LOGS
-from tensorprimat.core.quantities import (
-    counted,
-    percent,
-    significant,
-)
+from tensorprimat.core.quantities import counted, percent, significant
 from tensorprimat.core.result import POWER_CAP, Result
 from tensorprimat.core.steady import Selection, find_outliers, median
 from tensorprimat.core.steps import INTERRUPTIONS, finite
@@ -205,21 +201,19 @@ def _uneven_tokens(result: Result, selections: Sequence[Selection]) -> list[Noti
 def _sparse_power(result: Result, selections: Sequence[Selection]) -> list[Notice]:
     """Return notices about power, clock and temperature that only a part of the measured rows states, and energy."""
     steps = result.steps
-    seen = steps.seen
-    known = [name for name in (*LEVEL_NAMES, COUNTED_ENERGY) if name in seen]
+    known = [name for name in (*LEVEL_NAMES, COUNTED_ENERGY) if steps.has(name)]
     rows = [selection.rows for selection in selections if len(selection.rows)]
     if not known or not rows:
         return []
     measured, found = steps.take(np.concatenate(rows)), []
     for name in filter(LEVEL_NAMES.__contains__, known):
-        level, share = LEVEL_NAMES[name], known_share(measured, name)
+        level, share, is_power = LEVEL_NAMES[name], known_share(measured, name), name == POWER_COLUMN
         if share >= LEAST_ADDED_UP:
             continue
+        so = "the mean is of that part" + ", and there is no energy from it" * is_power
         if share < LEAST_KNOWN:
-            energy = " and no energy from it" if name == POWER_COLUMN else ""
+            energy = " and no energy from it" * is_power
             so = f"there is no mean of it{energy}, because a minority may differ from the rest"
-        else:
-            so = "the mean is of that part" + (", and there is no energy from it" if name == POWER_COLUMN else "")
         found.append(Notice("power_sparse", "power_metrics", level=level, share=share, so=so))
     counted_rows = int(np.isfinite(measured.column(COUNTED_ENERGY)).sum())
     if 0 < counted_rows < len(measured):
@@ -308,15 +302,12 @@ def _falling_clocks(result: Result, selections: Sequence[Selection]) -> list[Not
 
 def _segments(selection: Selection, say: Callable[..., Notice]) -> Notice:
     """Return a notice that names the measured segments between restarts, and why others are left out."""
-    left_out = ""
-    if selection.off_level:
-        others = [str(number + 1) for number in selection.off_level]
-        left_out = (
-            f"; number {others[0]} is not, because its step times differ; tprimat extract --segment reads it alone"
-            if len(others) == 1
-            else f"; numbers {', '.join(others)} are not, because their step times differ; tprimat extract --segment "
-            "reads one of them alone"
-        )
+    left_out, others = "", [str(number + 1) for number in selection.off_level]
+    if others:
+        is_one = len(others) == 1
+        which, their = ("number", "is not, because its") if is_one else ("numbers", "are not, because their")
+        left_out = f"; {which} {', '.join(others)} {their} step times differ; tprimat extract --segment reads "
+        left_out += "it alone" if is_one else "one of them alone"
     if len(selection.measured_segments) > 1:
         numbers = ", ".join(str(number + 1) for number in selection.measured_segments)
         return say("segments_joined", segments=selection.segments, numbers=numbers, others=left_out)

@@ -26,7 +26,7 @@ from tensorprimat.audit.agreement import (
 )
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import digits_of, fixed, significant
-from tensorprimat.core.result import Reported, Result
+from tensorprimat.core.result import Result
 from tensorprimat.core.terms import RATES
 from tensorprimat.core.units import TERA
 from tensorprimat.facts import catalogue
@@ -55,16 +55,10 @@ def with_means(result: Result) -> Result:
     gpus, samples = config.num_gpus, figures.samples_per_second
     means = figures.changed(
         tokens_per_second=total,
-        tokens_per_second_per_gpu=_per_gpu(total, gpus, reported),
+        tokens_per_second_per_gpu=total and total / gpus if gpus else reported.tokens_per_second_per_gpu,
         samples_per_second_per_gpu=samples / gpus if samples and gpus else figures.samples_per_second_per_gpu,
     )
     return result.changed(performance_metrics=means)
-
-
-def _per_gpu(total: float | None, gpus: int | None, reported: Reported) -> float | None:
-    if gpus is None:
-        return reported.tokens_per_second_per_gpu
-    return total / gpus if total else None
 
 
 def _readings(result: Result) -> dict[str, float]:
@@ -180,15 +174,13 @@ def _other_divisor(result: Result) -> int | None:
 
 def _work_of_rows(result: Result) -> list[Notice]:
     """Return a notice about rows with more tokens than a global batch of full sequences: padding makes fewer."""
-    config, tokens = result.training_config, result.performance_metrics.tokens_per_step
-    if not (config.global_batch_size and config.sequence_length and tokens) or result.steps.has("samples"):
+    config, tokens = result.training_config, result.performance_metrics.tokens_per_step or 0.0
+    batch, length = config.global_batch_size or 0, config.sequence_length or 0
+    most, stated = batch * length, result.provenance.assumed.keys() & {"global_batch_size", "sequence_length"}
+    if not most or result.steps.has("samples") or stated:  # flags that contradict a log are reported when applied
         return []
-    if not result.provenance.assumed.keys().isdisjoint(("global_batch_size", "sequence_length")):
-        return []  # flags contradict the log: reported when they are applied
-    most = config.global_batch_size * config.sequence_length
     if tokens <= most * (1 + DISAGREEMENT):
         return []
-    batch, length = config.global_batch_size, config.sequence_length
     return [Notice("work_of_rows", "tokens_per_step", tokens=tokens, most=most, batch=batch, length=length)]
 
 
@@ -198,7 +190,8 @@ def _of_flops(result: Result) -> list[Notice]:
     An MFU printed with TFLOP/s is checked against the TFLOP/s only, so that one wrong figure is one notice.
     """
     reported, notices = result.performance_metrics.reported, []
-    computed = _tflops_by_convention(result)
+    rate = result.performance_metrics.tokens_per_second_per_gpu or 0.0
+    computed = {name: rate * count / TERA for name, count in flops.countings(result).items() if rate}
     if reported.tflops_per_gpu and (nearest := _nearest_of_those_off(result, reported.tflops_per_gpu, computed)):
         name, tflops = nearest
         say = partial(Notice, "flops_differ", "tflops_per_gpu")
@@ -213,12 +206,6 @@ def _of_flops(result: Result) -> list[Notice]:
             computed_mfu, reported_mfu = significant(mfu, 3), significant(reported.mfu, 3)
             notices.append(say(computed=computed_mfu, reported=reported_mfu, off=reported.mfu / mfu - 1))
     return notices
-
-
-def _tflops_by_convention(result: Result) -> dict[str, float]:
-    """Return the model TFLOP/s per GPU by each convention; none where the shape, the length or the rate is unknown."""
-    rate = result.performance_metrics.tokens_per_second_per_gpu
-    return {name: rate * count / TERA for name, count in flops.countings(result).items()} if rate else {}
 
 
 def _nearest_of_those_off(result: Result, reported: float, computed: dict[str, float]) -> tuple[str, float] | None:

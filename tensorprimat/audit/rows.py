@@ -152,17 +152,10 @@ def rows_of(
         resolution=elapsed.resolution if elapsed else resolution_of(ended_at[np.isfinite(ended_at)]),
         interrupted=steps.column("interrupted_by")[picked],
         announced=announced_before(steps.column("line")[picked], index, evidence),
-        measured_from=_first_measured(inside, selection),
+        measured_from=int(np.isin(inside, selection.rows).argmax()),  # 0 where none is measured
         pace=float(measured[timed].sum()) / amount,
     )
     return rows.grouped(-(-len(inside) // LONGEST_SERIES)) if len(inside) > LONGEST_SERIES else rows
-
-
-def _first_measured(inside: np.ndarray, selection: Selection) -> int:
-    """Return the position of the first measured row among those of a segment; 0 where none is measured."""
-    if len(selection.measured_segments) > 1:
-        return int(np.isin(inside, selection.rows).argmax())
-    return int(np.searchsorted(inside, selection.rows[0])) if len(selection.rows) else 0
 
 
 def own_seconds(steps: Steps, gpus: int | None) -> FloatArray:

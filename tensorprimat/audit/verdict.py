@@ -57,10 +57,8 @@ def record(found: Sequence[AuditFinding], result: Result) -> Audit | None:
 
 def _work_of_a_step(result: Result) -> tuple[float, Literal["tokens", "samples", "steps"]]:
     """Return the work of one step and its unit: tokens where they are known, else samples, else the step itself."""
-    config = result.training_config
-    if result.performance_metrics.tokens_per_step:
-        return result.performance_metrics.tokens_per_step, "tokens"
-    return (config.global_batch_size, "samples") if config.global_batch_size else (1.0, "steps")
+    tokens, batch = result.performance_metrics.tokens_per_step, result.training_config.global_batch_size
+    return (tokens, "tokens") if tokens else (batch, "samples") if batch else (1.0, "steps")
 
 
 def _explanation(what: str, seconds: float) -> str:

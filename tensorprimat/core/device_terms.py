@@ -93,9 +93,8 @@ def power_figures(measured: Steps) -> dict[str, Term]:
     if (mean := _level(measured, "temperature_celsius")) is not None:
         found["avg_temperature_celsius"] = mean
         hottest, name = float(np.nanmax(measured.column("temperature_celsius"))), "highest mean of a measured step"
-        put_in = f"{fixed(hottest, 1)} °C, {counted(len(measured), 'row')}"
-        highest = term_of(hottest, f"{name}, of the hottest GPU", put_in, (name, hottest, "°C"))
-        found["max_temperature_celsius"] = highest
+        put_in, formula = f"{fixed(hottest, 1)} °C, {counted(len(measured), 'row')}", f"{name}, of the hottest GPU"
+        found["max_temperature_celsius"] = term_of(hottest, formula, put_in, (name, hottest, "°C"))
     for name in ("throttled_seconds", "slowdown_seconds"):
         if (held := _whole(measured, name)) is not None:
             found[name] = _amount(measured, held, name.replace("_", " "), "s")

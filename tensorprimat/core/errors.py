@@ -131,15 +131,9 @@ def of_file_system(error: OSError) -> str:
     >>> of_file_system(PermissionError(errno.EACCES, "Permission denied", "/root/x"))
     '/root/x: Permission denied; name a path that you may use'
     """
-    is_relative = not os.path.isabs(str(error.filename or ""))
-    if error.errno == errno.ENOENT and is_relative and _working_folder_is_gone():
-        return "the working folder was deleted; change to another folder"
+    if error.errno == errno.ENOENT and not os.path.isabs(str(error.filename or "")):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the working folder was deleted; change to another folder"
     return f"{error.filename or 'file system'}: {error.strerror or error}{_REMEDIES.get(error.errno or 0, '')}"
-
-
-def _working_folder_is_gone() -> bool:
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False

@@ -100,15 +100,13 @@ def typed_count(flag: str, text: str, *, least: int, typed: str | None = None) -
 
     typed: the whole value of the flag, such as SIDE=8.
     """
-    whole = typed or text
     try:
         number = int(text)
     except ValueError:
-        raise UsageError(f"{flag} {whole}: must be a whole number") from None
-    if number < least:
-        raise UsageError(f"{flag} {whole}: must be {least} or more")
-    if number > LARGEST_COUNT:
-        raise UsageError(f"{flag} {whole}: is impossibly large")
+        raise UsageError(f"{flag} {typed or text}: must be a whole number") from None
+    if not least <= number <= LARGEST_COUNT:
+        fault = f"must be {least} or more" if number < least else "is impossibly large"
+        raise UsageError(f"{flag} {typed or text}: {fault}")
     return number
 
 

@@ -35,20 +35,16 @@ class Definition:
     """Better direction; None if neither is better in general."""
     section: str | None = None
     """Section of the result or of the reports that holds it; None for a figure about a budget or a pair of sides."""
-    is_stated: bool = False
-    """`formula` names the origin of the value, which is not computed."""
 
 
 def _rows(section: str | None, rows: Iterable[tuple[object, ...]]) -> dict[str, Definition]:
     names = ("name", "title", "unit", "form", "formula", "better")
     found = (dict(zip(names, row, strict=False)) for row in rows)
-    return {
-        str(one["name"]): Definition(**one, section=section, is_stated=one["name"] in _STATED)  # type: ignore[arg-type]
-        for one in found
-    }
+    return {str(one["name"]): Definition(**one, section=section) for one in found}  # type: ignore[arg-type]
 
 
 _STATED = ("power_watts_per_gpu", "price_usd_per_gpu_hour")
+"""Figures whose formula names the origin of the value, which is not computed."""
 
 
 STEP_FIGURES: dict[str, dict[str, Definition]] = {
@@ -241,7 +237,7 @@ class Figure:
     @property
     def is_stated(self) -> bool:
         """Return True if the value is not computed; `formula` then names its origin."""
-        return self.own_formula is None and (self.origin is not None or self.definition.is_stated)
+        return self.own_formula is None and (self.origin is not None or self.name in _STATED)
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorprimat.core import settings
 from tensorprimat.core.quantities import as_stated, count, shortened_list, shown_value, stated_watts
-from tensorprimat.core.result import ModelShape, Result, Run, TrainingConfig
+from tensorprimat.core.result import Result, Run, TrainingConfig
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
 from tensorprimat.core.steps import FloatArray, Steps, finite
@@ -91,7 +91,7 @@ def _reader(setting: Setting) -> Reader:
             return setting.same.get(word, word)
         if setting.kind == "upper":
             return str(value).upper()
-        return as_stated(value) if setting.kind == "number" else _text(value)
+        return as_stated(value) if setting.kind == "number" else shown_value(value)
 
     return read
 
@@ -102,13 +102,10 @@ def _model(result: Result) -> str | None:
 
 def _shape(result: Result) -> str | None:
     """Return the numbers of the shape; a sliding window that no sequence reaches is not a difference."""
-    shape = result.model.shape
-    return None if shape is None else _spelled(shape, result.training_config.sequence_length)
-
-
-def _spelled(shape: ModelShape, sequence_length: int | None) -> str:
-    window = shape.sliding_window
-    seen = f", window {window}" if window and (sequence_length is None or window < sequence_length) else ""
+    if (shape := result.model.shape) is None:
+        return None
+    window, longest = shape.sliding_window, result.training_config.sequence_length or math.inf
+    seen = f", window {window}" if window and window < longest else ""
     if seen and shape.windowed_layers not in (None, shape.num_layers):
         seen += f" in {shape.windowed_layers} layers"
     if experts := shape.experts:
@@ -160,16 +157,13 @@ def _spelled_out(values: Mapping[str, str], between: str) -> str | None:
     return ", ".join(f"{name}{between}{value}" for name, value in sorted(values.items())) or None
 
 
-def _megatron(result: Result) -> bool:
-    """Return True if the framework pads vocabularies and fuses kernels by option."""
-    return any(word in (result.training_config.framework or "").lower() for word in ("megatron", "nemo", "primus"))
-
-
+_MEGATRON = ("megatron", "nemo", "primus")
+"""Words of frameworks that pad vocabularies and fuse kernels by option."""
 APPLIES: dict[settings.Applies, Callable[[Result], bool]] = {
     "always": lambda _: True,
     "several GPUs": lambda result: (result.training_config.num_gpus or 2) > 1,
     "FP8": lambda result: (result.training_config.precision or "").lower() in ("fp8", "fp4"),
-    "Megatron": _megatron,
+    "Megatron": lambda result: any(word in (result.training_config.framework or "").lower() for word in _MEGATRON),
     "where stated": lambda _: False,
 }
 
@@ -288,13 +282,9 @@ _PACES = ("avg_step_time_seconds", "tokens_per_second_per_gpu", "tokens_per_seco
 
 def paces(result: Result) -> tuple[Pace, ...]:
     """Return every known speed of a result with the spread of its steps."""
-    figures = result.performance_metrics
-    spread = _spread(result)
-    return tuple(
-        Pace(metric=metric, value=value, spread=spread)
-        for metric in _PACES
-        if (value := getattr(figures, metric)) is not None and value > 0
-    )
+    figures, spread = result.performance_metrics, _spread(result)
+    known = {name: value for name in _PACES if (value := getattr(figures, name) or 0.0) > 0}
+    return tuple(Pace(metric=name, value=value, spread=spread) for name, value in known.items())
 
 
 def _spread(result: Result) -> float:
@@ -345,9 +335,8 @@ def same_run(one: Result, other: Result) -> bool:
     the same pace, show one. A fact that only one of them states proves nothing; an argument that both print shows two
     runs where it differs, such as those of a sweep that started at one moment.
     """
-    if not len(one.steps) or arguments_apart((one, other)):
-        return False
-    if not np.array_equal(one.steps.column("index"), other.steps.column("index")):
+    is_of_steps = len(one.steps) and np.array_equal(one.steps.column("index"), other.steps.column("index"))
+    if not is_of_steps or arguments_apart((one, other)):
         return False
     dates = _differences(one.steps, other.steps, "ended_at")
     if len(dates):
@@ -358,7 +347,8 @@ def same_run(one: Result, other: Result) -> bool:
     measured = [column for column in paces if len(column)]
     if not measured:
         return bool(len(losses))
-    if all(not column.any() for column in measured) and (len(losses) or _states_times(one.steps)):
+    chance = all(len(np.unique(finite(one.steps.column(name)))) <= FEWEST_VALUES for name in PACE_COLUMNS)
+    if all(not column.any() for column in measured) and (len(losses) or not chance):
         return True
     return bool(len(losses)) and all(_within(one.steps, other.steps, name) for name in PACE_COLUMNS)
 
@@ -367,11 +357,6 @@ def share_a_log(one: Result, other: Result) -> bool:
     """Return True if two results were read from the same log, by its hash."""
     ours, theirs = ({source.sha256 for source in result.provenance.sources} - {None} for result in (one, other))
     return bool(ours & theirs)
-
-
-def _states_times(steps: Steps) -> bool:
-    """Return True if some pace has enough different values that two runs would not repeat them by chance."""
-    return any(len(np.unique(finite(column))) > FEWEST_VALUES for column in map(steps.column, PACE_COLUMNS))
 
 
 def _differences(one: Steps, other: Steps, name: str) -> FloatArray:
@@ -394,6 +379,5 @@ def continues(later: Result, earlier: Result) -> bool:
     if not names[0] & names[1]:
         return False
     rows = min(len(later.steps), len(earlier.steps))
-    head = np.arange(rows)
-    heads = [result.changed(steps=result.steps.take(head)) for result in (later, earlier)]
-    return rows > 0 and same_run(heads[0], heads[1])
+    heads = (result.changed(steps=result.steps.take(slice(rows))) for result in (later, earlier))
+    return rows > 0 and same_run(*heads)

@@ -127,21 +127,16 @@ class Notice(str):
 
     def within(self, where: str) -> Notice:
         """Return the notice of a part, which the sentence names: "training 2"."""
-        return self._made(
-            f"{self.field}: {where}: {self.text}".removeprefix(": "),
-            self.code,
-            self.field,
-            self.severity,
-            self.values,
-            self.remedies,
-            self.run,
-        )
+        return self._saying(f"{where}: {self.text}", self.run)
 
     @property
     def of_every_run(self) -> Notice:
         """Return the notice without the number of its run."""
-        sentence = f"{self.field}: {self.text.removeprefix(f'run {self.run}: ')}".removeprefix(": ")
-        return self._made(sentence, self.code, self.field, self.severity, self.values, self.remedies, None)
+        return self._saying(self.text.removeprefix(f"run {self.run}: "), None)
+
+    def _saying(self, text: str, run: int | None) -> Notice:
+        sentence = f"{self.field}: {text}".removeprefix(": ")
+        return self._made(sentence, self.code, self.field, self.severity, self.values, self.remedies, run)
 
     @property
     def is_derived(self) -> bool:
@@ -179,12 +174,9 @@ def notice_kinds() -> Mapping[str, NoticeKind]:
     for code, row in data_rows.read_data("notices").items():
         (severity,) = (name for name in SEVERITIES if name in row)
         found[code] = NoticeKind(
-            severity=severity,
-            text=row[severity],
-            many=row.get("many"),
-            flags=tuple(row.get("flags", ())),
+            severity=severity, text=row[severity], many=row.get("many"), flags=tuple(row.get("flags", ())),
             derived=row.get("derived", False),
-        )
+        )  # fmt: skip
     return found
 
 

@@ -127,33 +127,6 @@ def short_seconds(value: float) -> str:
     return f"{count(value) if abs(value) >= 10 else significant(value, 2)} s"
 
 
-def microseconds(value: float | None) -> str:
-    """Return a time given in seconds as microseconds.
-
-    >>> microseconds(4.26e-6)
-    '4.3 µs'
-    """
-    return UNMEASURED if value is None else f"{1e6 * value:.1f} µs"
-
-
-def gigabytes(value: float | None) -> str:
-    """Return an amount of memory that is given in GB (10**9 bytes).
-
-    >>> gigabytes(45.6789), gigabytes(0.00234)
-    ('45.68 GB', '0.002 GB')
-    """
-    return UNMEASURED if value is None else f"{value:,.2f} GB" if value >= 0.1 else f"{value:.3f} GB"
-
-
-def watts(value: float | None) -> str:
-    """Return electrical power.
-
-    >>> watts(691.34), watts(98.76)
-    ('691 W', '98.8 W')
-    """
-    return UNMEASURED if value is None else f"{value:,.0f} W" if value >= 100 else f"{value:.3g} W"
-
-
 def joules(value: float | None) -> str:
     """Return energy, in kJ from 10,000 J on.
 
@@ -161,24 +134,6 @@ def joules(value: float | None) -> str:
     ('4,322 J', '138.3 kJ')
     """
     return UNMEASURED if value is None else f"{value:,.0f} J" if value < 1e4 else f"{value / 1000:,.1f} kJ"
-
-
-def gigahertz(value: float | None) -> str:
-    """Return a clock in hertz as GHz.
-
-    >>> gigahertz(1_980e6)
-    '1.98 GHz'
-    """
-    return UNMEASURED if value is None else f"{value / GIGA:.2f} GHz"
-
-
-def celsius(value: float | None) -> str:
-    """Return a temperature.
-
-    >>> celsius(61.4)
-    '61 °C'
-    """
-    return UNMEASURED if value is None else f"{value:.0f} °C"
 
 
 def percent(value: float | None, digits: int | None = None) -> str:
@@ -297,31 +252,29 @@ def as_stated(value: float) -> str:
     return value.typed if isinstance(value, TypedNumber) else f"{value:g}"
 
 
-def stated_seconds(value: float) -> str:
-    """Return a duration that a setting or a constant of this program states.
+def with_unit(unit: str, form: Callable[[float], str] = rate) -> Form:
+    """Return a function that formats figures with a unit behind them.
 
-    >>> stated_seconds(30.0), stated_seconds(0.05)
-    ('30 s', '0.05 s')
+    >>> microseconds(4.26e-6), gigahertz(1_980e6), celsius(61.4), loss(2.61), watts(None)
+    ('4.3 µs', '1.98 GHz', '61 °C', '2.610', '–')
+    >>> gigabytes(45.6789), gigabytes(0.00234), watts(691.34), watts(98.76), stated_watts(700.0)
+    ('45.68 GB', '0.002 GB', '691 W', '98.8 W', '700 W')
+    >>> stated_seconds(30.0), stated_seconds(0.05), stated_share(0.02), stated_share(0.005)
+    ('30 s', '0.05 s', '2 %', '0.5 %')
     """
-    return f"{as_stated(value)} s"
+    return lambda value: UNMEASURED if value is None else f"{form(value)}{unit}"
 
 
-def stated_share(value: float) -> str:
-    """Return a share that a flag, a limit or a constant of this program states.
-
-    >>> stated_share(0.02), stated_share(0.005)
-    ('2 %', '0.5 %')
-    """
-    return f"{as_stated(100 * value)} %"
-
-
-def stated_watts(value: float) -> str:
-    """Return a power limit that a device states.
-
-    >>> stated_watts(700.0)
-    '700 W'
-    """
-    return f"{as_stated(value)} W"
+microseconds = with_unit(" µs", lambda value: f"{1e6 * value:.1f}")
+gigabytes = with_unit(" GB", lambda value: f"{value:,.2f}" if value >= 0.1 else f"{value:.3f}")
+watts = with_unit(" W", lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
+gigahertz = with_unit(" GHz", lambda value: f"{value / GIGA:.2f}")
+celsius = with_unit(" °C", lambda value: f"{value:.0f}")
+loss = with_unit("", lambda value: f"{value:.3f}" if abs(value) < 1e5 else f"{value:.4g}")
+"""Forms of measured figures: of seconds, of GB (10**9 bytes), of hertz …"""
+stated_seconds, stated_watts = with_unit(" s", as_stated), with_unit(" W", as_stated)
+stated_share = with_unit(" %", lambda value: as_stated(100 * value))
+"""Forms of what a flag, a setting, a limit or a constant of this program states."""
 
 
 def of_data_sheet(value: float) -> str:
@@ -534,11 +487,6 @@ def money(value: float | None) -> str:
     return f"{sign}${amount:,.2f}" if amount < 1000 else f"{sign}${amount:,.0f}"
 
 
-def with_unit(unit: str, form: Form = rate) -> Form:
-    """Return a function that formats figures with a unit behind them."""
-    return lambda value: UNMEASURED if value is None else f"{form(value)}{unit}"
-
-
 def with_prefix(unit: str) -> Form:
     """Return a function that formats figures with T, G, M, k or m before the unit.
 
@@ -571,15 +519,6 @@ def moment(stamp: str | None) -> str | None:
     date, time, zone = parts.groups()
     zone = {"Z": "UTC", "+00:00": "UTC", "+0000": "UTC", None: ""}.get(zone, zone)
     return f"{date} {time} {zone}".rstrip()
-
-
-def loss(value: float | None) -> str:
-    """Return a training loss.
-
-    >>> loss(2.61)
-    '2.610'
-    """
-    return UNMEASURED if value is None else f"{value:.3f}" if abs(value) < 1e5 else f"{value:.4g}"
 
 
 def shown_value(value: object) -> str:

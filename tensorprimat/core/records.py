@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_serializer
 
@@ -44,6 +45,8 @@ def first_fault(error: ValidationError) -> str:
 class RoundedRecord(Record):
     """A record whose figures are rounded when written: 3 decimals, or 4 significant digits where that says more."""
 
+    shorten: ClassVar[Callable[[float], float]] = staticmethod(stored)
+
     @model_serializer(mode="wrap")
     def _round(self, serialise: Any) -> dict[str, Any]:
-        return {key: stored(v) if isinstance(v, float) else v for key, v in serialise(self).items()}
+        return {key: type(self).shorten(v) if isinstance(v, float) else v for key, v in serialise(self).items()}

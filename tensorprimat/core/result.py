@@ -11,20 +11,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    computed_field,
-    field_serializer,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, computed_field, model_serializer, model_validator
 
 from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core import step_columns
 from tensorprimat.core.notices import Notice, NoticeRecord, Sentences, with_codes
 from tensorprimat.core.provenance import LOGS, Audit, Provenance
-from tensorprimat.core.quantities import stored
 from tensorprimat.core.records import Count, Dimension, Finite, Record, RoundedRecord
 from tensorprimat.core.spec import SeenSettings
 from tensorprimat.core.steps import Steps
@@ -345,7 +337,7 @@ class Run(RoundedRecord):
     """Reason why an incomplete run ended: interrupted, out of memory, crashed …"""
 
 
-class Result(Record):
+class Result(RoundedRecord):
     """One benchmark: model, device, configuration, runs and steps."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=(), arbitrary_types_allowed=True)
@@ -402,10 +394,6 @@ class Result(Record):
     def is_usable(self) -> bool:
         """Return True if the runs finished, or if a log ends before the planned steps without a failure."""
         return self.complete or (self.provenance.engine == LOGS and not any(run.ended_by for run in self.runs))
-
-    @field_serializer("host_memory_peak_gb")
-    def _round_peak(self, value: float | None) -> float | None:
-        return None if value is None else stored(value)
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's own idiom
     @property

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-from pydantic import AfterValidator, Field, create_model, model_serializer
+from pydantic import AfterValidator, Field, create_model
 
 from tensorprimat.core import settings, step_columns
 from tensorprimat.core.errors import DoesNotFitError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.notices import Sentences
 from tensorprimat.core.quantities import alternatives, counted, listed, to_digits
-from tensorprimat.core.records import Count, Finite, Record
+from tensorprimat.core.records import Count, Finite, Record, RoundedRecord
 from tensorprimat.core.settings import Absent, Setting, TrainingSettings
 
 if TYPE_CHECKING:
@@ -33,15 +34,10 @@ class SettingsRecord(Record):
         return super().model_copy(update={**(update or {}), **read}, deep=deep)
 
 
-class ConfigurationRecord(SettingsRecord):
+class ConfigurationRecord(SettingsRecord, RoundedRecord):
     """A record of settings in a result: rounding noise of floats is cut off, chosen values are kept."""
 
-    @model_serializer(mode="wrap")
-    def _cut(self, serialise: Any) -> dict[str, Any]:
-        return {
-            key: to_digits(v, step_columns.SERIES_DIGITS) if isinstance(v, float) else v
-            for key, v in serialise(self).items()
-        }
+    shorten = staticmethod(partial(to_digits, digits=step_columns.SERIES_DIGITS))
 
 
 _KEYS = ("max_steps", "warmup_steps", "global_batch_size")

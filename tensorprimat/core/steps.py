@@ -188,8 +188,7 @@ class Steps(Sequence[Step]):
         masks of the NaNs that the framework itself printed. Raises ValueError for an unknown field or arrays of
         different length.
         """
-        unknown = set(columns) - set(COLUMNS)
-        if unknown:
+        if unknown := set(columns) - set(COLUMNS):
             raise ValueError(f"no such column: {', '.join(sorted(unknown))}")
         lengths = {len(values) for values in columns.values()}
         if len(lengths) > 1:
@@ -298,10 +297,9 @@ class Steps(Sequence[Step]):
 
     def replace(self, **columns: np.ndarray | float | int) -> Steps:
         """Return the same rows with some columns set anew; a single number fills its column."""
-        filled = {name: np.asarray(value) for name, value in columns.items()}
         filled = {
             name: value if value.ndim else repeated(value.item(), self._length, value.dtype)
-            for name, value in filled.items()
+            for name, value in zip(columns, map(np.asarray, columns.values()), strict=True)
         }
         kept_nan = {name: mask for name, mask in self._logged_nan.items() if name not in columns}
         return Steps({**self._columns, **filled}, logged_nan=kept_nan)

@@ -65,6 +65,10 @@ def term_of(
     )
 
 
+def _known(**found: Term | None) -> dict[str, Term]:
+    return {name: term for name, term in found.items() if term is not None}
+
+
 def _counted_steps(steps: int, rows: str, remark: str) -> Term:
     put_in = f"{counted(steps, 'step')}{remark}"
     return term_of(steps, f"Σ steps covered, over {rows}", put_in, ("Σ steps covered", steps, "steps"))
@@ -102,7 +106,7 @@ def performance_figures(
     covered = int(measured.column("covers").sum())
     declared = config.warmup_steps
     grounds = ", as the step times show" if declared is None else f"; declared for each run: {declared}"
-    found: dict[str, Term | None] = {
+    known = _known(**{
         "measured_steps": _counted_steps(covered, "the measured rows", f", {counted(len(measured), 'row')}"),
         "tokens_per_step": _tokens_per_step(measured),
         "warmup_steps_dropped": _counted_steps(dropped, "the rows before the measured ones", grounds),
@@ -114,8 +118,7 @@ def performance_figures(
         **_totals(steps),
         **_over_times(config, measured, timer),
         **rates(config, measured),
-    }
-    known = {name: term for name, term in found.items() if term is not None}
+    })  # fmt: skip
     return known if "avg_step_time_seconds" in known else known | over_rates(config, measured, known)
 
 
@@ -150,12 +153,10 @@ def _tokens_per_step(measured: Steps) -> Term | None:
     """Return the mean tokens of a step over the rows that state them; if they differ, the term names the range."""
     tokens, covers = measured.columns("tokens", "covers")
     known = np.isfinite(tokens) & (covers > 0)
-    if not known.any():
-        return None
     tokens, covers = measured.columns("tokens", "covers", rows=known)
     work, steps = float((tokens * covers).sum()), int(covers.sum())
     put_in = f"{count(work)} tokens / {counted(steps, 'step')}"
-    if ends := _range_of(tokens):
+    if ends := token_range(measured):
         put_in += f", the mean of rows of {' to '.join(map(count, ends))} tokens a step"
     inputs = (("Σ tokens", work, "tokens"), ("steps", steps, ""))
     return term_of(work / steps, "Σ tokens / steps", put_in, *inputs) if work else None
@@ -164,10 +165,7 @@ def _tokens_per_step(measured: Steps) -> Term | None:
 def token_range(steps: Steps) -> tuple[float, float] | None:
     """Return the fewest and the most tokens of a step by the rows, where they differ."""
     tokens, covers = steps.columns("tokens", "covers")
-    return _range_of(tokens[np.isfinite(tokens) & (covers > 0)])
-
-
-def _range_of(tokens: FloatArray) -> tuple[float, float] | None:
+    tokens = tokens[np.isfinite(tokens) & (covers > 0)]
     if not len(tokens) or np.ptp(tokens) <= UNEVEN * tokens.mean():
         return None
     return float(tokens.min()), float(tokens.max())
@@ -193,7 +191,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     """Return the statistics of the step times of the measured rows."""
     mean, time = step_seconds(config, measured, timer), measured.total_seconds()
     if mean is None or time is None:
-        return {"measured_time_seconds": None}
+        return {}
     seconds = measured.column("seconds")
     times = finite(seconds)
     of_mean = ("avg_step_time_seconds", mean.value, "s")
@@ -207,9 +205,19 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     for name, word, value in picks:
         formula = f"the {word} step time of the measured rows"
         row = int(np.nanargmin(np.abs(seconds - value)))  # the nearest one to a median that lies between two
-        found[f"{name}_step_time_seconds"] = _picked(config, measured, timer, float(value), row, formula)
+        put_in = f"{precise(value)} s, {measured.place(row)}"
+        if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
+            put_in += f": {made.put_in}"
+        found[f"{name}_step_time_seconds"] = term_of(float(value), formula, put_in, (formula, float(value), "s"))
     if len(times) > 1:
-        found["std_step_time_seconds"] = deviation = _deviation(times)
+        squares, rows = float(((times - times.mean()) ** 2).sum()), len(times)
+        found["std_step_time_seconds"] = deviation = term_of(
+            float(np.std(times, ddof=1)),
+            "standard deviation of the measured rows' step times: √(Σ (seconds − mean)² / (rows − 1))",
+            f"√({precise(squares)} s² / {rows - 1}), {counted(rows, 'row')}",
+            ("Σ (seconds − mean)²", squares, "s²"),
+            ("rows", rows, ""),
+        )
         put_in = f"{precise(deviation.value)} s / {precise(mean.value)} s"
         formula = "std_step_time_seconds / avg_step_time_seconds"
         of_deviation = ("std_step_time_seconds", deviation.value, "s")
@@ -217,32 +225,10 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
     return found
 
 
-def _deviation(times: FloatArray) -> Term:
-    """Return the sample standard deviation of the step times of rows, shape (rows,)."""
-    squares, rows = float(((times - times.mean()) ** 2).sum()), len(times)
-    return term_of(
-        float(np.std(times, ddof=1)),
-        "standard deviation of the measured rows' step times: √(Σ (seconds − mean)² / (rows − 1))",
-        f"√({precise(squares)} s² / {rows - 1}), {counted(rows, 'row')}",
-        ("Σ (seconds − mean)²", squares, "s²"),
-        ("rows", rows, ""),
-    )
-
-
-def _picked(config: TrainingConfig, measured: Steps, timer: str | None, value: float, row: int, formula: str) -> Term:
-    """Return a step time with the row that has it."""
-    put_in = f"{precise(value)} s, {measured.place(row)}"
-    if timer in RATES and (made := step_seconds(config, measured.take(slice(row, row + 1)), timer)):
-        put_in += f": {made.put_in}"
-    return term_of(value, formula, put_in, (formula, value, "s"))
-
-
 def reported(measured: Steps) -> dict[str, Term]:
     """Return the framework's printed figures, combined over the measured rows, by field of Reported."""
     names = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "tflops_per_gpu", "mfu")
-    seen = measured.seen
-    found = {name: combined(measured, f"{PRINTED}{name}") for name in names if f"{PRINTED}{name}" in seen}
-    return {name: term for name, term in found.items() if term is not None}
+    return _known(**{name: combined(measured, f"{PRINTED}{name}") for name in names})
 
 
 def final_loss(steps: Steps) -> Term | None:
@@ -265,18 +251,15 @@ def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
     }
     tokens, samples = found["tokens_per_second"], found["samples_per_second"]
     if tokens is None and samples is not None and length:
-        tokens = _times(samples, length, "tokens of a sequence", "tokens")
+        tokens = _extended(samples, samples.value * length, "×", length, "tokens of a sequence", "tokens")
     per_gpu = _per_gpu(tokens, gpus) or combined(measured, "reported_tokens_per_second_per_gpu")
     if tokens is None and per_gpu is not None and gpus:
-        tokens = _times(per_gpu, gpus, "GPUs", "")
-    terms = {
-        "tokens_per_second": tokens,
-        "tokens_per_second_per_gpu": per_gpu,
-        "samples_per_second": samples,
-        "samples_per_second_per_gpu": _per_gpu(samples, gpus)
-        or combined(measured, "reported_samples_per_second_per_gpu"),
-    }
-    return {name: term for name, term in terms.items() if term is not None}
+        tokens = _extended(per_gpu, per_gpu.value * gpus, "×", gpus, "GPUs")
+    samples_per_gpu = _per_gpu(samples, gpus) or combined(measured, "reported_samples_per_second_per_gpu")
+    return _known(
+        tokens_per_second=tokens, tokens_per_second_per_gpu=per_gpu,
+        samples_per_second=samples, samples_per_second_per_gpu=samples_per_gpu,
+    )  # fmt: skip
 
 
 def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None:
@@ -317,7 +300,9 @@ def combined(steps: Steps, name: str) -> Term | None:
     if is_timed := bool(np.isfinite(seconds).all()):
         spent = seconds * covers
         above, below = float((rate * spent).sum()), float(spent.sum())
-        how, sums, shown = "time", ("Σ (rate × seconds)", "Σ seconds"), (_times_seconds(unit_of(name)), "s")
+        unit = unit_of(name)
+        of_product = "J" if unit == "W" else unit.replace("/s", "", 1) if "/s" in unit else f"{unit}·s"
+        how, sums, shown = "time", ("Σ (rate × seconds)", "Σ seconds"), (of_product, "s")
     elif name in LEVEL_NAMES:
         above, below = float((rate * covers).sum()), float(covers.sum())
         how, sums, shown = "steps", ("Σ (value × steps)", "Σ steps"), (f"{unit_of(name)}·steps", "steps")
@@ -327,7 +312,8 @@ def combined(steps: Steps, name: str) -> Term | None:
         above, below = float(work.sum()), float((work / rate).sum())
         how, sums, shown = f"work (of a row: {unit})", ("Σ work", "Σ (work / rate)"), (_UNIT_OF_WORK.get(unit, ""), "")
     numbers = " / ".join(f"{precise(v)} {u}".rstrip() for v, u in zip((above, below), shown, strict=True))
-    of_rows = _range(name, rate)
+    low, high = float(rate.min()), float(rate.max())
+    of_rows = f"{name} of {counted(len(rate), 'row')}, from {digits_of(low)} to {digits_of(high)}"
     return term_of(
         above / below,
         f"{name} combined by {how}: {' / '.join(sums)}",
@@ -336,8 +322,8 @@ def combined(steps: Steps, name: str) -> Term | None:
         (sums[1], below, shown[1]),
         parts=(
             ("rows", len(rate), ""),
-            ("lowest rate", float(rate.min()), unit_of(name)),
-            ("highest rate", float(rate.max()), unit_of(name)),
+            ("lowest rate", low, unit_of(name)),
+            ("highest rate", high, unit_of(name)),
         ),
         printed=of_rows if name.startswith(PRINTED) else None,
         sums_seconds=is_timed,
@@ -356,17 +342,6 @@ def usable_rate(steps: Steps, name: str) -> FloatArray:
     return np.where(rate > 0, rate, np.nan)
 
 
-def _range(name: str, rate: FloatArray) -> str:
-    """Return the number of rows with a printed rate, the lowest and the highest, in words. rate: shape (rows,)."""
-    low, high = digits_of(float(rate.min())), digits_of(float(rate.max()))
-    return f"{name} of {counted(len(rate), 'row')}, from {low} to {high}"
-
-
-def _times_seconds(unit: str) -> str:
-    """Return the unit of a rate or a level multiplied by seconds."""
-    return "J" if unit == "W" else unit.replace("/s", "", 1) if "/s" in unit else f"{unit}·s"
-
-
 _UNIT_OF_WORK = {"its tokens": "tokens", "its samples": "samples"}
 
 
@@ -375,10 +350,9 @@ def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, st
 
     A row that does not state it has the mean weight of the others; if no row states it, all have equal weight.
     """
-    counted = {"tokens": "its tokens", "samples": "its samples"} if "tokens" in rate else {"samples": "its samples"}
-    seen = steps.seen
-    for name, unit in {**counted, "relative_work": "its share of the log's work"}.items():
-        if name in seen:
+    names = {"tokens": "its tokens", "samples": "its samples", "relative_work": "its share of the log's work"}
+    for name, unit in names.items():
+        if steps.has(name) and (name != "tokens" or name in rate):
             (work,) = steps.columns(name, rows=usable)
             known = np.isfinite(work) & (work >= 0)
             if work[known].any():
@@ -388,12 +362,22 @@ def work_of(steps: Steps, rate: str, usable: np.ndarray) -> tuple[FloatArray, st
 
 def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> Term | None:
     """Return the mean time of a step. timer: printed rate that times were computed from, if no line prints one."""
-    time, (covers, seconds) = measured.total_seconds(), measured.columns("covers", "seconds")
-    steps = int(covers[np.isfinite(seconds)].sum())
+    time, (covers, times) = measured.total_seconds(), measured.columns("covers", "seconds")
+    steps = int(covers[np.isfinite(times)].sum())
     if not time or not steps:
         return None
     if timer in RATES and (rate := combined(measured, timer)):
-        return _seconds_of_rate(time / steps, rate, timer, config.num_gpus)
+        (unit, per_gpu), seconds = WORK_OF_RATES[timer], time / steps
+        gpus = config.num_gpus if per_gpu else None
+        work = seconds * rate.value * (gpus or 1)
+        return term_of(
+            seconds,
+            f"{unit} of a step{' / GPUs' if gpus else ''} / {timer}; no line prints an exact time",
+            f"{precise(work)} {unit}{f' / {gpus} GPUs' if gpus else ''} / {precise(rate.value)} ({rate.printed})",
+            (f"{unit} of a step", work, unit),
+            *((("GPUs", gpus, ""),) if gpus else ()),
+            (timer, rate.value, unit_of(timer)),
+        )
     return term_of(
         time / steps,
         "Σ seconds / steps, over the measured rows",
@@ -401,21 +385,6 @@ def step_seconds(config: TrainingConfig, measured: Steps, timer: str | None) -> 
         ("Σ seconds", time, "s"),
         ("steps", steps, ""),
         sums_seconds=True,
-    )
-
-
-def _seconds_of_rate(seconds: float, rate: Term, timer: str, gpus: int | None) -> Term:
-    """Return the mean time of a step that was computed from a printed rate, with the work of a step."""
-    unit, per_gpu = WORK_OF_RATES[timer]
-    divided = per_gpu and bool(gpus)
-    work = seconds * rate.value * (gpus or 1 if divided else 1)
-    return term_of(
-        seconds,
-        f"{unit} of a step{' / GPUs' if divided else ''} / {timer}; no line prints an exact time",
-        f"{precise(work)} {unit}{f' / {gpus} GPUs' if divided else ''} / {precise(rate.value)} ({rate.printed})",
-        (f"{unit} of a step", work, unit),
-        *((("GPUs", gpus, ""),) if divided and gpus else ()),
-        (timer, rate.value, unit_of(timer)),
     )
 
 
@@ -435,16 +404,10 @@ def _rows(steps: Steps, rows: np.ndarray) -> str:
 
 
 def _per_gpu(term: Term | None, gpus: int | None) -> Term | None:
-    if term is None or not gpus:
-        return None
-    return _extended(term, term.value / gpus, f" / {gpus} GPUs", " / GPUs", Input(name="GPUs", value=gpus, unit=""))
+    return _extended(term, term.value / gpus, "/", gpus, "GPUs") if term and gpus else None
 
 
-def _times(term: Term, factor: int, name: str, unit: str) -> Term:
-    by = Input(name=name, value=factor, unit=unit)
-    return _extended(term, term.value * factor, f" × {factor} {name}", f" × {name}", by)
-
-
-def _extended(term: Term, value: float, put_in: str, symbols: str, by: Input) -> Term:
-    formula, numbers = f"{term.formula}{symbols}", f"{term.put_in}{put_in}"
-    return replace(term, value=value, own_formula=formula, put_in=numbers, inputs=(*term.inputs, by))
+def _extended(term: Term, value: float, sign: str, factor: int, name: str, unit: str = "") -> Term:
+    formula, put_in = f"{term.formula} {sign} {name}", f"{term.put_in} {sign} {factor} {name}"
+    inputs = (*term.inputs, Input(name=name, value=factor, unit=unit))
+    return replace(term, value=value, own_formula=formula, put_in=put_in, inputs=inputs)

@@ -20,14 +20,7 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count, of_data_sheet, size
 from tensorprimat.core.records import Record
-from tensorprimat.core.result import (
-    STACK_OF_PLATFORM,
-    GpuInfo,
-    Model,
-    PerformanceMetrics,
-    Result,
-    TrainingConfig,
-)
+from tensorprimat.core.result import STACK_OF_PLATFORM, GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Steps, finite
 from tensorprimat.core.summary import recorded_notices, summarise
 from tensorprimat.core.units import GB
@@ -88,10 +81,10 @@ class _Notes:
     def settle(self, what: str, known: object, stated: object, flag: str, *, key: str, same: bool) -> bool:
         """Return True if the stated value is used; a conflict becomes a notice. known: the log's or result's value."""
         if known is not None and not same:
+            code = "fact_overridden" if self.overrides else "fact_not_used"
+            self.found.append(Notice(code, what, known=known, flag=flag, stated=stated))
             if not self.overrides:
-                self.found.append(Notice("fact_not_used", what, known=known, flag=flag, stated=stated))
                 return False
-            self.found.append(Notice("fact_overridden", what, known=known, flag=flag, stated=stated))
         if known is None or not same or key in self.assumed:
             self.assumed[key] = flag
         return True
@@ -106,7 +99,8 @@ def with_facts(result: Result, facts: UserFacts) -> Result:
     """Return the result with the stated facts laid over it, its figures yet to be computed."""
     if not facts.stated():
         return result
-    others = [notice for notice in recorded_notices(result) if not _is_answered(notice, facts)]
+    answered = {flag for field in facts.stated() for flag in ANSWERS.get(field, (ALL_FLAGS[field],))}
+    others = [notice for notice in recorded_notices(result) if answered.isdisjoint(notice.remedies)]
     notes = _Notes(overrides=facts.overrides, assumed=dict(result.provenance.assumed), found=others)
     before = result.training_config
     config = _configuration(before, facts, notes)
@@ -127,11 +121,6 @@ def with_facts(result: Result, facts: UserFacts) -> Result:
         performance_metrics=figures,
         warnings=tuple(dict.fromkeys(notes.found)),
     )
-
-
-def _is_answered(notice: Notice, facts: UserFacts) -> bool:
-    """Return True if a notice asks for a flag whose fact is now stated."""
-    return any(flag in notice.remedies for field in facts.stated() for flag in ANSWERS.get(field, (ALL_FLAGS[field],)))
 
 
 def _configuration(before: TrainingConfig, facts: UserFacts, notes: _Notes) -> TrainingConfig:
@@ -236,7 +225,9 @@ def _model(model: Model, facts: UserFacts, notes: _Notes) -> Model:
     if named is None:
         return model
     typed = named.text if facts.shape is not None else facts.preset
-    known = None if model.shape is None else _described(model.shape)
+    known = None
+    if (own := model.shape) is not None:
+        known = shapes.title_of(own) or f"{own.num_layers} layers × {own.hidden_size}"
     if not notes.settle("model shape", known, typed, flag, key="model.shape", same=model.shape == named.shape):
         return model
     counted = presets.parameters(named.shape)
@@ -276,10 +267,6 @@ def _stated_shape(model: Model, facts: UserFacts, notes: _Notes) -> tuple[NamedS
     return named, "--preset"
 
 
-def _described(shape: Any) -> str:
-    return shapes.title_of(shape) or f"{shape.num_layers} layers × {shape.hidden_size}"
-
-
 def identified(model: Model) -> Model:
     """Return the model with the project's name of it, and with preset and parameters where the shape gives them."""
     if model.name is not None:
@@ -303,9 +290,8 @@ def with_work(steps: Steps, config: TrainingConfig) -> Steps:
         return steps
     if config.num_gpus and steps.has(SAMPLES_PER_GPU) and not steps.has(SAMPLES):
         steps = steps.replace(**{SAMPLES: steps.column(SAMPLES_PER_GPU) * config.num_gpus})
-    if "samples" in steps.seen and config.sequence_length and "tokens" not in steps.seen:
-        samples = steps.column("samples")
-        steps = steps.replace(tokens=np.asarray(samples * config.sequence_length, np.float64))
+    if steps.has("samples") and config.sequence_length and not steps.has("tokens"):
+        steps = steps.replace(tokens=np.asarray(steps.column("samples") * config.sequence_length, np.float64))
     return steps
 
 
@@ -314,8 +300,11 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, fac
     if not len(steps):
         return steps
     if config.num_gpus and config.num_gpus != before.num_gpus and steps.has(SAMPLES_PER_GPU):
-        steps = steps.replace(**{SAMPLES: steps.column(SAMPLES_PER_GPU) * config.num_gpus})
-    derived = _tokens_are_derived(steps, before)
+        steps = steps.without(SAMPLES)  # `with_work` fills it again, and the tokens that are samples × length
+    derived = steps.has("tokens") and steps.has("samples") and bool(before.sequence_length)
+    if derived:
+        product = steps.column("samples") * before.sequence_length
+        derived = bool(np.array_equal(steps.column("tokens"), product, equal_nan=True))
     batch = config.global_batch_size
     if batch and batch == facts.global_batch_size and steps.has("samples"):
         logged = np.unique(finite(steps.column("samples")))
@@ -325,21 +314,11 @@ def _with_work(steps: Steps, before: TrainingConfig, config: TrainingConfig, fac
             notes.found.append(Notice("batch_of_rows", "global_batch_size", batch=batch, rows=shown, what=what))
             if notes.overrides:
                 steps = steps.replace(samples=float(batch))
-    if derived and config.sequence_length and steps.has("samples"):
-        steps = steps.replace(tokens=np.asarray(steps.column("samples") * config.sequence_length, np.float64))
+    if derived:
+        steps = steps.without("tokens")
     else:
         notes.found += _conflicts_of_work(steps, config, facts)
     return with_work(steps, config)
-
-
-def _tokens_are_derived(steps: Steps, config: TrainingConfig) -> bool:
-    """Return True if the tokens of a step are samples × sequence length, not a count of the log's own."""
-    if "tokens" not in steps.seen:
-        return False
-    if "samples" not in steps.seen or not config.sequence_length:
-        return False
-    product = steps.column("samples") * config.sequence_length
-    return bool(np.array_equal(steps.column("tokens"), product, equal_nan=True))
 
 
 def _conflicts_of_work(steps: Steps, config: TrainingConfig, facts: UserFacts) -> list[Notice]:
@@ -385,11 +364,10 @@ def with_rates(
         tokens = per_gpu * gpus
     if per_gpu is None and tokens is not None and gpus:
         per_gpu = tokens / gpus
-    steps_per_second = means.steps_per_second or (1 / mean if mean else None)
     known = any(value is not None for value in (samples, tokens, per_gpu, mean))
     return means.changed(
         avg_step_time_seconds=mean,
-        steps_per_second=steps_per_second,
+        steps_per_second=means.steps_per_second or (1 / mean if mean else None),
         tokens_per_second=tokens,
         tokens_per_second_per_gpu=per_gpu,
         samples_per_second=samples,

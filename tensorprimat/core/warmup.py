@@ -115,17 +115,17 @@ def _find(runs: Sequence[np.ndarray], declared: Sequence[int] | None) -> Warmup:
     size = -(-len(mean) // LONGEST_CURVE)
     alone = len(curves) == 1 or not first  # one run shows a decay too uncertainly to drop rows: it becomes drift
     longer = together.start > max(least)
-    found = _decay(
+    cut, drift, settled = _decay(
         _batched(curves, size),
         start=-(-first // size),
         half=0 if alone else len(mean) // 2 // size,
         is_long=longer and together.start > LONG * len(mean),
     )
-    first += found.cut * size
+    first += cut * size
     short = longer and len(mean) < FEWEST_FOR_QUARTER and together.start > MOST_OF_FEW * len(mean)
-    settled = found.settled and not short and (together.settled or not _replicated(curves, together.start))
+    settled = settled and not short and (together.settled or not _replicated(curves, together.start))
     starts = [max(start, min(first, len(run) // 2)) for start, run in zip(starts, runs, strict=True)]
-    return Warmup(runs=_steadies(starts, own), settled=settled, drift=found.drift)
+    return Warmup(runs=_steadies(starts, own), settled=settled, drift=drift)
 
 
 def _plainly_level(rows: np.ndarray) -> bool:
@@ -193,38 +193,33 @@ def _batched(curves: Floats, size: int) -> Floats:
     return _mean(curves[:, :whole].reshape(len(curves), -1, size), axis=2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Decay:
-    cut: int = 0
-    """Rows of the curve to drop."""
-    drift: float = 0.0
-    settled: bool = True
+_NO_DECAY = (0, 0.0, True)
 
 
-def _decay(curves: Floats, *, start: int, half: int, is_long: bool) -> _Decay:
+def _decay(curves: Floats, *, start: int, half: int, is_long: bool) -> tuple[int, float, bool]:
     """Fit level + amplitude · exp(−row/τ) to the mean of the curves.
 
+    Returns the rows of the curve to drop, the drift that is left, and True if the curve settles.
     start: row at which find_steady ends warm-up; half: the last one at which it may end. The rows of the end of that
     warm-up are part of the fit, unless a straight ramp or a step describes them clearly better. is_long: the rows
     themselves show a warm-up of more than LONG.
     """
     mean = _mean(curves)
     if len(mean) - start < FEWEST_FOR_DECAY // 2 or not np.isfinite(mean[1:]).all():
-        return _Decay()
+        return _NO_DECAY
     first = start // 2 if start > ABRUPT and _gradual(mean[start // 2 :], start - start // 2) else start
     found = _fitted(curves, first)
     if found is None:
-        return _Decay()
+        return _NO_DECAY
     is_shown = found.is_shown(EVIDENT, HINTED)
     if not is_shown:
         whole = _fitted(curves, 1) if is_long and _gradual(mean[1:], start - 1) else None
         if whole is None or not whole.is_shown(CERTAIN, REPLICATED):
-            return _Decay()
-    fit, shapes, score = found.fit, found.shapes, found.score
-    phi, freedom = found.phi, found.freedom
-    worse = AS_LIKELY / (freedom * (1 - phi) / (1 + phi))
-    decays = np.abs(fit.amplitudes[:, None]) * shapes
-    decays = decays[fit.squares_left <= fit.left * (1 + worse)]  # few rows leave the decay time uncertain
+            return _NO_DECAY
+    shapes, score, phi, squares = found.shapes, found.score, found.phi, found.squares
+    worse = AS_LIKELY / (found.freedom * (1 - phi) / (1 + phi))
+    decays = np.abs(found.amplitudes[:, None]) * shapes
+    decays = decays[squares <= squares.min() * (1 + worse)]  # few rows leave the decay time uncertain
     remaining = np.cumsum(decays[:, ::-1], axis=1)[:, ::-1] / np.arange(shapes.shape[1], 0, -1)  # mean from each row on
     if is_shown:  # the fitted rows show only how far the decay falls up to the last row
         remaining = np.minimum(remaining, decays - decays[:, -1:])
@@ -233,15 +228,18 @@ def _decay(curves: Floats, *, start: int, half: int, is_long: bool) -> _Decay:
     tolerable = np.flatnonzero(remaining[: last + 1] <= TOLERABLE)
     cut = int(tolerable[0]) if len(tolerable) else last
     drift = float(remaining[cut]) * (1 + 1 / max(1.0, score**0.5))  # with its standard error
-    return _Decay(cut=cut, drift=drift, settled=drift <= MATERIAL or not found.is_shown(CERTAIN, REPLICATED))
+    return cut, drift, drift <= MATERIAL or not found.is_shown(CERTAIN, REPLICATED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Fitted:
     """An exponential decay that was fitted to the mean of several curves, with its significance."""
 
-    fit: _Fit
     shapes: Floats
+    amplitudes: Floats
+    """Amplitude of the fit, by shape."""
+    squares: Floats
+    """Sum of squares around the fit, by shape."""
     phi: float
     freedom: int
     score: float
@@ -260,16 +258,18 @@ def _fitted(curves: Floats, first: int) -> _Fitted | None:
     if len(rows) < FEWEST_FOR_DECAY:
         return None
     shapes = _shapes(len(rows))
-    fit = _fit(rows, shapes)
-    if not fit.left > 0:
+    amplitudes, squares = _fit(rows, shapes)
+    best = int(np.argmin(squares))
+    amplitude, left = float(amplitudes[best]), float(squares[best])
+    if not left > 0:
         return None
-    shape = shapes[fit.best] - shapes[fit.best].mean()
-    phi = _memory(curves[:, first:], fit.amplitude * shape)
+    shape = shapes[best] - shapes[best].mean()
+    phi = _memory(curves[:, first:], amplitude * shape)
     freedom = len(rows) - 3
-    score = fit.amplitude**2 * float(shape @ shape) / (fit.left / freedom) * (1 - phi) / (1 + phi)
+    score = amplitude**2 * float(shape @ shape) / (left / freedom) * (1 - phi) / (1 + phi)
     return _Fitted(
-        fit=fit, shapes=shapes, phi=phi, freedom=freedom, score=score, p_value=p_of_t(score**0.5, freedom),
-        changes=np.nan_to_num(curves[:, first:]) @ shape,
+        shapes=shapes, amplitudes=amplitudes, squares=squares, phi=phi, freedom=freedom, score=score,
+        p_value=p_of_t(score**0.5, freedom), changes=np.nan_to_num(curves[:, first:]) @ shape,
     )  # fmt: skip
 
 
@@ -278,41 +278,21 @@ def _shapes(rows: int) -> Floats:
     return np.asarray(np.exp(-np.arange(rows) / (_TIMES[:, None] * rows)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Fit:
-    best: int
-    """Index of the shape with the smallest sum of squares."""
-    amplitudes: Floats
-    """Amplitude of the fit, by shape."""
-    squares_left: Floats
-    """Sum of squares around the fit, by shape."""
-
-    @property
-    def amplitude(self) -> float:
-        """Return the amplitude of the best shape."""
-        return float(self.amplitudes[self.best])
-
-    @property
-    def left(self) -> float:
-        """Return the sum of squares around the best shape."""
-        return float(self.squares_left[self.best])
-
-
-def _fit(rows: Floats, shapes: Floats) -> _Fit:
-    """Fit a level and one of the shapes by least squares."""
+def _fit(rows: Floats, shapes: Floats) -> tuple[Floats, Floats]:
+    """Fit a level and each of the shapes by least squares; return their amplitudes and the sums of squares left."""
     centred = shapes - shapes.mean(axis=1, keepdims=True)
     off = rows - rows.mean()
     squares = (centred**2).sum(axis=1)
     amplitudes = centred @ off / squares
-    left = off @ off - amplitudes**2 * squares
-    return _Fit(best=int(np.argmin(left)), amplitudes=amplitudes, squares_left=left)
+    return amplitudes, off @ off - amplitudes**2 * squares
 
 
 def _gradual(rows: Floats, ramp: int) -> bool:
     """Return True unless a ramp or a step that ends at row `ramp` fits clearly better than an exponential."""
     place = np.arange(len(rows))
     abrupt = np.array([np.clip(1 - place / ramp, 0, None), place < ramp], np.float64)
-    return _fit(rows, _shapes(len(rows))).left < _fit(rows, abrupt).left * (1 + AS_LIKELY / len(rows))
+    (_, smooth), (_, broken) = _fit(rows, _shapes(len(rows))), _fit(rows, abrupt)
+    return bool(smooth.min() < broken.min() * (1 + AS_LIKELY / len(rows)))
 
 
 def _memory(curves: Floats, fitted: Floats) -> float:
@@ -331,8 +311,7 @@ def _replicated(curves: Floats, start: int) -> bool:
         return True
     third = max(1, rows.shape[1] // 3)
     early, late = (_batched(part, third)[:, 0] for part in (rows[:, :third], rows[:, -third:]))
-    changes = early - late
-    return _agree(finite(changes))
+    return _agree(finite(early - late))
 
 
 def _agree(changes: Floats, level: float = REPLICATED) -> bool:

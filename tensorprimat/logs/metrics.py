@@ -17,13 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tensorprimat.audit.agreement import PER_GPU
+from tensorprimat.audit.agreement import PER_GPU, TOTAL
 from tensorprimat.audit.evidence import Evidence
 from tensorprimat.core.errors import InputError
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count
 from tensorprimat.core.steps import FLOAT_COLUMNS, Steps
-from tensorprimat.core.terms import combined
+from tensorprimat.core.terms import PRINTED, combined
 from tensorprimat.logs import (
     automodel_tables,
     fields,
@@ -273,8 +273,8 @@ def _has_rate_of_unknown_scope(columns: MetricColumns, steps: Steps) -> bool:
     """Return True if the rate of tokens may be that of one GPU, because neither its name nor another column says."""
     names = columns.names.keys()
     is_counted = steps.has("tokens") and steps.has("seconds")  # then these give the rate
-    is_known = is_counted or steps.has("reported_tokens_per_second_per_gpu") or NANOTRONS in names
-    return steps.has("reported_tokens_per_second") and not is_known and not OF_UNKNOWN_SCOPE.isdisjoint(names)
+    is_known = is_counted or steps.has(PER_GPU) or NANOTRONS in names
+    return steps.has(TOTAL) and not is_known and not OF_UNKNOWN_SCOPE.isdisjoint(names)
 
 
 def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricColumns:
@@ -344,14 +344,15 @@ def _object(text: str) -> MetricRow | None:
     text = text[max(0, text.find(levanter.RECORD)) :].removeprefix(DLLOGGER[:-1]).strip()
     if not (text.startswith("{") and text.endswith("}")) or len(text) > _LONGEST_ROW:
         return None
-    row = fields.json_in(text)
-    if isinstance(row, dict) and row.get("event") == "log" and isinstance(row.get("metrics"), dict):
+    if not isinstance(row := fields.json_in(text), dict):
+        return None
+    if row.get("event") == "log" and isinstance(row.get("metrics"), dict):
         return {**row["metrics"], "step": row.get("step")}
-    if isinstance(row, dict) and row.get("type") == "LOG" and isinstance(data := row.get("data"), dict):
+    if row.get("type") == "LOG" and isinstance(data := row.get("data"), dict):
         if row.get("step") == "PARAMETER":
             return {"hparams": {name.rpartition("/")[2]: value for name, value in data.items()}}
         return {**data, "step": row.get("step"), "timestamp": fields.number(str(row.get("timestamp")))}
-    return row if isinstance(row, dict) else None
+    return row
 
 
 def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
@@ -365,9 +366,10 @@ def _document(log: Log) -> list[tuple[int | None, MetricRow]]:
 def _golden_rows(document: Any) -> list[MetricRow]:
     """Return golden values of Megatron-LM's tests, metric by metric, as rows; none for another document."""
     metrics = document.items() if isinstance(document, dict) else ()
-    golden = {name: metric for name, metric in metrics if isinstance(metric, dict) and GOLDEN in metric}
     rows = dict[int, dict[str, Any]]()
-    for name, metric in golden.items():
+    for name, metric in metrics:
+        if not isinstance(metric, dict) or GOLDEN not in metric:
+            continue
         values, start, interval = metric.get("values"), metric.get("start_step"), metric[GOLDEN]
         if isinstance(values, list) and isinstance(start, int) and isinstance(interval, int):
             values = {str(start + place * interval): value for place, value in enumerate(values)}
@@ -406,13 +408,8 @@ def _summary(row: MetricRow, reading: Reading) -> Reading:
         if "samples_per_second" in reading.reported:
             reading.warnings.append(Notice("samples_of_others", "samples_per_second"))
         return reading
-    names = {
-        "seconds": "step_time_seconds",
-        "reported_tokens_per_second": "tokens_per_second",
-        "reported_tokens_per_second_per_gpu": "tokens_per_second_per_gpu",
-        "reported_samples_per_second": "samples_per_second",
-    }
-    for kind, target in names.items():
+    rates = (TOTAL, PER_GPU, "reported_samples_per_second")
+    for kind, target in {"seconds": "step_time_seconds", **{one: one.removeprefix(PRINTED) for one in rates}}.items():
         if value := columns.last(kind):
             reading.reported[target] = value
     reading.warnings.append(Notice("last_row_only" if reading.reported else "summary_without_rate", "steps"))

@@ -114,8 +114,7 @@ def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
 
 def not_known(kind: str) -> str:
     """Return the message for an architecture that the torch engine does not train."""
-    known = ", ".join(FAMILIES)
-    return f"the torch engine does not train model_type {kind!r}, only {known}"
+    return f"the torch engine does not train model_type {kind!r}, only {', '.join(FAMILIES)}"
 
 
 # The tiny shape.
@@ -180,12 +179,10 @@ def tiny(config: Config) -> dict[str, Any]:
 def shorten(small: dict[str, Any], config: Config) -> None:
     """Keep the fewest layers that show each kind of layer, at least four unless the model has fewer."""
     count = int(config["num_hidden_layers"])
-    types = config.get("layer_types")
     needed = _LEAST_LAYERS
-    if types:
+    if types := config.get("layer_types"):
         needed = max(needed, 1 + max(types.index(kind) for kind in set(types)))
-    if (step := config.get("interleave_moe_layer_step")) or (step := config.get("decoder_sparse_step")):
-        needed = max(needed, int(step))
+    needed = max(needed, int(config.get("interleave_moe_layer_step") or config.get("decoder_sparse_step") or 0))
     small["num_hidden_layers"] = layers = min(count, needed)
     if config.get("first_k_dense_replace"):
         small["first_k_dense_replace"] = 1

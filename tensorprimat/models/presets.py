@@ -125,8 +125,7 @@ def every_second_product(shape: ModelShape) -> float | None:
     if shape.experts or shape.latent_attention or shape.attention_bias:
         return None
     q, kv = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-    mlp = [shape.ffn_hidden_size] * _mlp_matrices(shape)
-    widths = [q, kv, kv, q, *mlp]
+    widths = [q, kv, kv, q, *[shape.ffn_hidden_size] * _mlp_matrices(shape)]
     return sum(widths[1::2]) / sum(widths)
 
 
@@ -228,15 +227,13 @@ def find_preset(model: str, preset: str = "full") -> Preset:
     >>> find_preset("qwen").title
     'Qwen2.5-7B'
     """
-    of_model = [candidate for candidate in PRESETS if candidate.model == model.lower()]
+    of_model = {candidate.name.lower(): candidate for candidate in PRESETS if candidate.model == model.lower()}
     if not of_model:
         models = dict.fromkeys(candidate.model for candidate in PRESETS)
         raise UsageError(f"no model {model!r}; models: {', '.join(models)}")
-    name = ALIASES.get(preset.lower(), preset.lower())
-    for candidate in of_model:
-        if candidate.name.lower() == name:
-            return candidate
-    raise UsageError(f"no preset {preset!r} of {model}; presets: {', '.join(p.name for p in of_model)}")
+    if found := of_model.get(ALIASES.get(preset.lower(), preset.lower())):
+        return found
+    raise UsageError(f"no preset {preset!r} of {model}; presets: {', '.join(p.name for p in of_model.values())}")
 
 
 def identify(shape: ModelShape) -> Preset | None:
