@@ -12,6 +12,7 @@ from tensorprimat.core.errors import InputError
 from tensorprimat.facts import catalogue, data_rows, methodologies, mlperf_rules
 from tensorprimat.facts.catalogue import find_gpu
 from tensorprimat.models import flops, names, presets, shapes
+from tensorprimat.reproduce.published import as_result
 
 DRIVER_NAMES = {
     "NVIDIA H100 80GB HBM3": "H100 SXM",
@@ -439,6 +440,12 @@ def test_a_wrong_row_of_another_table_is_refused_with_its_place(monkeypatch, fil
         read.__wrapped__()
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_published_row_can_state_any_setting_of_a_result(monkeypatch):
+    planted(monkeypatch, "published", lambda d: d["result"][0].update(cuda_graphs=True, optimizer="Muon"))
+    config = as_result(catalogue.published_tables.__wrapped__()[0]).training_config
+    assert (config.cuda_graphs, config.optimizer) == (True, "Muon")
 
 
 def test_a_command_reports_a_wrong_row_in_one_line(monkeypatch, capsys):

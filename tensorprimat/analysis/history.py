@@ -95,10 +95,7 @@ def _moment(result: Result) -> str | None:
 
 def _entries(series: Sequence[Loaded], metric: str) -> tuple[HistoryEntry, ...]:
     groups = [single_side(item.result) for item in series]
-    logs = [
-        [math.log(value) for run in group.runs if (value := positive_figure(run, metric)) is not None]
-        for group in groups
-    ]
+    logs = [[math.log(one) for run in group.runs if (one := positive_figure(run, metric))] for group in groups]
     return tuple(
         HistoryEntry(
             at=_moment(item.result),

@@ -27,8 +27,7 @@ def why_no_gpu(result: Result) -> str:
         return PROCESSOR
     if not name:
         return "the GPU is unknown; give --gpu"
-    variants = [gpu.name for gpu in catalogue.variants_of(result.gpu_info)]
-    if variants:
+    if variants := [gpu.name for gpu in catalogue.variants_of(result.gpu_info)]:
         flags = [f"--gpu {one.replace(' ', '-')}" for one in variants]
         return f"{name} may be {alternatives(variants)}, which differ; give {alternatives(flags)}"
     near = catalogue.nearest_gpu(name)
@@ -83,9 +82,8 @@ def shape(result: Result) -> Input:
     """Return the model's shape, where run or log confirms it or the user states it."""
     known, name = result.model.shape, result.model.name
     origin = result.provenance.assumed.get("model.shape")
-    named = shapes.of_name(name) if name else None
-    advice = described = None
-    if named is not None:
+    advice, described = "", None
+    if named := shapes.of_name(name) if name else None:
         advice = f" {named.name}" if named.preset is None else ", or --preset full"
         advice += f" if {name!r} is the published model"
     if known is not None:
@@ -94,7 +92,7 @@ def shape(result: Result) -> Input:
         name="model shape",
         value=described,
         source=f"stated by {origin}" if origin else "confirmed by run or log",
-        because=f"MFU needs the model's dimensions, which neither run nor log states; give --shape{advice or ''}",
+        because=f"MFU needs the model's dimensions, which neither run nor log states; give --shape{advice}",
     )
 
 
@@ -176,8 +174,7 @@ def memory_used(result: Result) -> Input:
 def memory_total(result: Result, gpu: Gpu | None) -> Input:
     """Return the memory of one device, in 10**9 bytes: as the device reports it, else its nameplate."""
     name, unit = "device memory", "GB"
-    reported = None if result.platform == "cpu" else result.gpu_info.total_memory_gb
-    if reported:
+    if reported := result.platform != "cpu" and result.gpu_info.total_memory_gb:
         return Input(name=name, value=reported, unit=unit, source="reported by the device or the log")
     if gpu is None:
         return missing(name, NO_DEVICE_MEMORY if result.platform == "cpu" else why_no_gpu(result), unit=unit)
@@ -226,8 +223,7 @@ def power_input(result: Result, gpu: Gpu | None) -> Input:
         if watts:
             watts, of = _of_one_die(watts, gpu)
             return Input(name=name, value=watts, unit=unit, source=f"measured{how}{of}")
-    limit = result.gpu_info.power_limit_watts
-    if limit:
+    if limit := result.gpu_info.power_limit_watts:
         limit, of = _of_one_die(limit, gpu)
         return Input(name=name, value=limit, unit=unit, source=f"nameplate: the device's power limit{of}")
     if gpu is None:

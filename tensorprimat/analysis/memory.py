@@ -34,15 +34,12 @@ SHARDED_BY_REPLICAS = {
 
 def utilization(result: Result, gpu: Gpu | None) -> Figure:
     """Return the peak memory over device memory, with advice where it is nearly empty or nearly full."""
-    metric = _of_memory("memory_utilization", result, gpu, formulas.calculate_memory_utilization)
-    if metric.value is None:
-        return metric
-    advice = None
-    if metric.value < ROOMY:
+    metric, advice = _of_memory("memory_utilization", result, gpu, formulas.calculate_memory_utilization), None
+    if metric.value is not None and metric.value < ROOMY:
         advice = "more than half is unused; training with a larger micro batch may be faster"
-    elif metric.value > TIGHT:
+    elif metric.value is not None and metric.value > TIGHT:
         advice = "nearly full; fragmentation or a longer sequence may exhaust it"
-    return replace(metric, remark="; ".join(filter(None, (metric.remark, advice))))
+    return replace(metric, remark="; ".join(filter(None, (metric.remark, advice)))) if advice else metric
 
 
 def headroom(result: Result, gpu: Gpu | None) -> Figure:
@@ -101,7 +98,9 @@ def fixed_state(result: Result) -> Input:
     parameters = presets.parameters(result.model.shape) if result.model.shape else result.model.parameters
     if not parameters:
         return missing(name, "the number of parameters is not known", unit="GB")
-    if _may_split_experts(result):
+    has_experts = result.model.shape is not None and result.model.shape.experts is not None
+    unstated = 2 if has_experts and config.num_gpus != 1 else 1  # nothing says that GPUs hold the same experts
+    if (config.expert_model_parallel_size or unstated) > 1:
         return missing(name, "the share of the experts that one GPU holds is not known", unit="GB")
     sharing = _sharing(config)
     if isinstance(sharing, str):
@@ -115,14 +114,6 @@ def fixed_state(result: Result) -> Input:
         unit="GB",
         source=f"weights, gradients and optimizer state: {rule} before they are divided among GPUs",
     )
-
-
-def _may_split_experts(result: Result) -> bool:
-    """Return True if GPUs hold different experts, or nothing says that they do not."""
-    config, shape = result.training_config, result.model.shape
-    if config.expert_model_parallel_size is None:
-        return config.num_gpus != 1 and shape is not None and shape.experts is not None
-    return config.expert_model_parallel_size > 1
 
 
 def _bytes_per_parameter(config: TrainingConfig) -> tuple[float, float, float, str]:
@@ -151,14 +142,13 @@ def _sharing(config: TrainingConfig) -> tuple[int, int, int, int] | str:
     replicas, rest = divmod(config.num_gpus, of_replica)
     if rest:
         return f"{counted(config.num_gpus, 'GPU')} cannot be divided into replicas of {of_replica} GPUs (TP × PP × CP)"
-    model_parallel = tensor * pipeline
     if replicas == 1:
-        return model_parallel, 1, 1, 1
+        return tensor * pipeline, 1, 1, 1
     shared = SHARDED_BY_REPLICAS.get((config.strategy or "").lower())
     if shared is None:
         return "the sharding of the data-parallel replicas is not stated (strategy)"
     return (
-        model_parallel,
+        tensor * pipeline,
         replicas if shared == "everything" else 1,
         replicas if shared in ("everything", "optimizer and gradients") else 1,
         replicas if shared != "nothing" else 1,

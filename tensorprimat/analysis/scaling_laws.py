@@ -59,14 +59,9 @@ def gpu_power_law(points: Points, confidence: float) -> Law | None:
         return None
     line = Line(points)
     half = student(confidence, len(points) - 2) * line.error / math.sqrt(line.spread)
+    scale, low, high = math.exp(line.level - line.slope * line.centre), line.slope - half, line.slope + half
     return Law(
-        kind="power",
-        scale=math.exp(line.level - line.slope * line.centre),
-        parameter=line.slope,
-        low=line.slope - half,
-        high=line.slope + half,
-        scatter=line.error,
-        points=len(points),
+        kind="power", scale=scale, parameter=line.slope, low=low, high=high, scatter=line.error, points=len(points)
     )
 
 
@@ -82,18 +77,10 @@ def amdahl(points: Points, confidence: float) -> Law:
     best = float(fit.x)
     least = _squares(points, math.exp(best))
     worst = least * (1 + student(confidence, degrees) ** 2 / degrees)
-    low = _crossing(points, worst, best, math.log(_NO_SERIAL_PART))
-    high = _crossing(points, worst, best, most)
-    share = math.exp(best)
-    return Law(
-        kind="amdahl",
-        scale=math.exp(math.fsum(_residuals(points, share)) / len(points)),
-        parameter=share,
-        low=low,
-        high=high,
-        scatter=math.sqrt(least / degrees),
-        points=len(points),
-    )
+    low, high = (_crossing(points, worst, best, end) for end in (math.log(_NO_SERIAL_PART), most))
+    share, scatter = math.exp(best), math.sqrt(least / degrees)
+    scale = math.exp(math.fsum(_residuals(points, share)) / len(points))
+    return Law(kind="amdahl", scale=scale, parameter=share, low=low, high=high, scatter=scatter, points=len(points))
 
 
 def best(points: Points, confidence: float) -> Law | None:

@@ -73,11 +73,9 @@ def verify(folder: Path, *, logs: Sequence[Path] = (), originals: Mapping[str, s
         Finding(path=Path(error.filename), state="differs", says=f"cannot be read: {error.strerror or error}")
         for error in unread
     ]
-    places = log_places(folder, logs, originals)
-    named: set[Path] = set()
+    places, named = log_places(folder, logs, originals), set[Path]()
     for path in files:
-        if path.suffix == ".json":
-            findings += _document_or_error(path, places, named)
+        findings += _document_or_error(path, places, named) if path.suffix == ".json" else ()
     for path in files:
         findings += _auxiliary_file(path, named)
     return [*findings, *_latest(folder, files)]
@@ -218,8 +216,7 @@ def _pairs(name: str, stated: Any, found: Any) -> Iterator[tuple[str, Any, Any]]
 
 
 def _same(name: str, stated: Any, found: Any, mean: float) -> bool:
-    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in (stated, found)]
-    if not all(numbers):
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in (stated, found)):
         return bool(stated == found)
     field = name.rpartition(".")[2]
     of_differences = field == "drift" or field.startswith(("std_", "cv_"))

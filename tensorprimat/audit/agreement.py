@@ -315,7 +315,7 @@ def _is_known(column: FloatArray) -> bool:
 
 def _is_timer(steps: Steps, name: str, claimed: int | None) -> bool:
     """Return True if the times of the rows follow from their tokens and this rate. claimed: GPUs that it leaves out."""
-    if not claimed or not (steps.has(name) and steps.has("seconds") and steps.has("tokens")):
+    if not claimed or not all(map(steps.has, (name, "seconds", "tokens"))):
         return False
     ratio = finite(steps.column("tokens") / steps.column("seconds") / claimed / steps.column(name))
     return bool(len(ratio) and np.allclose(ratio, 1, rtol=0, atol=1e-9))
@@ -376,13 +376,9 @@ def reconcile(computed: float, reported: float, config_value: dict[str, int | No
         return None
     proposals = []
     for flag, value in config_value.items():
-        if not value:
-            continue
         grows = (ratio > 1) != (flag == "--num-gpus")
-        if grows:
-            proposals.append(f"{flag} {value * whole}")
-        elif value % whole == 0:
-            proposals.append(f"{flag} {value // whole}")
+        if value and (grows or value % whole == 0):
+            proposals.append(f"{flag} {value * whole if grows else value // whole}")
     return alternatives(proposals) if proposals else None
 
 

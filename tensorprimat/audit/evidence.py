@@ -132,9 +132,8 @@ class Evidence:
 def together(clocks: Sequence[Elapsed | None]) -> Elapsed | None:
     """Return the clocks of several segments as one; None unless all are the same, read by the lines of their rows."""
     known = [clock for clock in clocks if clock is not None]
-    if not known or len(known) < len(clocks) or {clock.by for clock in known} != {"line"}:
-        return None
-    if len({(clock.name, clock.of_calls) for clock in known}) > 1:
+    alike = {(clock.name, clock.of_calls, clock.by) for clock in known}
+    if len(known) < len(clocks) or len(alike) != 1 or known[0].by != "line":
         return None
     lines = np.concatenate([np.fromiter(clock.seconds.keys(), np.int64) for clock in known])
     seconds = np.concatenate([np.fromiter(clock.seconds.values(), np.float64) for clock in known])

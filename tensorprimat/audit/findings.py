@@ -106,14 +106,11 @@ def findings(result: Result, selections: Sequence[Selection]) -> list[AuditFindi
         steps = steps.replace(samples=float(batch))
     if batch and length and not steps.has("tokens"):
         steps = steps.replace(tokens=steps.column("samples") * length)
-    own = own_seconds(steps, config.num_gpus)
-    stated_columns = result.evidence.factors
-    by_rates = not steps.has("seconds") or (stated_columns is not None and "seconds" not in stated_columns)
-    found = []
-    rounded = result.provenance.rounding or 0.0
+    own, rounded = own_seconds(steps, config.num_gpus), result.provenance.rounding or 0.0
+    stated, columns, found = result.evidence.elapsed, result.evidence.factors, []
+    by_rates = not steps.has("seconds") or (columns is not None and "seconds" not in columns)
+    known = [*([stated] if stated else []), result.evidence.dates]
     for selection in selections:
-        stated = result.evidence.elapsed
-        known = [*([stated] if stated else []), result.evidence.dates]
         for segment, elapsed in product(selection.measured_segments, known):
             rows = rows_of(steps, selection, own, result.evidence, segment=segment, elapsed=elapsed)
             if rows is None:

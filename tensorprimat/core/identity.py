@@ -117,19 +117,12 @@ def _shape(result: Result) -> str | None:
         ranks = f"{latent.query_rank or 'no'}/{latent.key_value_rank}"
         sizes = f"{latent.plain_head_dim}+{latent.rotated_head_dim}/{latent.value_head_dim}"
         seen += f", latent attention of ranks {ranks}, heads × {sizes}"
-    extras = "".join(
-        f", {name}"
-        for name, present in (
-            ("ungated MLP", not shape.gated_mlp),
-            ("attention bias", shape.attention_bias),
-            ("tied embeddings", shape.tied_embeddings),
-        )
-        if present
-    )
+    seen += ", ungated MLP" * (not shape.gated_mlp) + ", attention bias" * shape.attention_bias
+    seen += ", tied embeddings" * shape.tied_embeddings
     return (
         f"{shape.num_layers} layers × {shape.hidden_size}, FFN {shape.ffn_hidden_size}, "
         f"{shape.num_attention_heads}/{shape.num_key_value_heads} heads × {shape.head_dim}, "
-        f"vocabulary {shape.vocab_size}{seen}{extras}"
+        f"vocabulary {shape.vocab_size}{seen}"
     )
 
 
@@ -241,8 +234,7 @@ def signature(result: Result, *, context: bool = True) -> tuple[str | None, ...]
 
 
 def _fields(context: bool) -> list[Field]:
-    of_list = [f for f in FIELDS if f.identifies and (context or f.weight != "context" or f.key == "engine")]
-    return [_DEVICE, *of_list]
+    return [_DEVICE, *(f for f in FIELDS if f.identifies and (context or f.weight != "context" or f.key == "engine"))]
 
 
 def differing_fields(one: Result, other: Result, *, unknown_equal: bool = False, context: bool = True) -> list[Field]:

@@ -314,8 +314,7 @@ OF_A_LOG = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_lengt
 
 def option(name: str) -> Option:
     """Return the option of a setting. Raises KeyError for a setting without one."""
-    found: Option | None = BY_NAME[name].option
-    if found is None:
+    if (found := BY_NAME[name].option) is None:
         raise KeyError(name)
     return found
 

@@ -197,11 +197,10 @@ class RunSettings(ChosenSettings, extra="forbid"):
         check_least(self)
         for setting in settings.WITH_OPTION:
             option, value = setting.option, getattr(self, setting.name)
-            if setting.name == "preset":  # models have presets of their own
+            is_share = option and option.takes_share and value and value.kept_share is not None
+            if setting.name == "preset" or is_share:  # models have presets of their own
                 continue
             if option and option.choices and value not in (None, *option.choices):
-                if option.takes_share and value.kept_share is not None:
-                    continue
                 choices = (*option.choices, "a share such as 35%") if option.takes_share else option.choices
                 raise UsageError(f"{option.flag} {value}: must be {alternatives(choices)}")
 

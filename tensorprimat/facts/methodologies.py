@@ -85,9 +85,8 @@ def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
     micro = max(size for size in range(1, most + 1) if batch % (size * replicas) == 0)
     source = f"{row.source}; batch {batch} x {length} on both platforms"
     if micro != row.micro_batch_size:
-        source += (
-            f", micro batch {micro} x {length} instead of {row.micro_batch_size} x {row.sequence_length} to divide it"
-        )
+        theirs = f"{row.micro_batch_size} x {row.sequence_length}"
+        source += f", micro batch {micro} x {length} instead of {theirs} to divide it"
     return replace(
         row, methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length,
         source=source,

@@ -46,10 +46,6 @@ def _attended_pairs(shape: ModelShape, sequence_length: int) -> int:
     return 6 * sum(presets.attention_widths(shape)) * twice_the_pairs // (2 * sequence_length)
 
 
-def _without_gate(shape: ModelShape) -> int:
-    return presets.matrix_parameters(shape) - (presets.mlp_matrix_parameters(shape) if shape.gated_mlp else 0)
-
-
 _OF_ATTENTION = ("L", "H", "Q", "T")
 CONVENTIONS: dict[str, Convention] = {
     name: Convention(
@@ -67,7 +63,8 @@ CONVENTIONS: dict[str, Convention] = {
          "6·(N − embedding) + 12·L·H·Q·T", ("N", *_OF_ATTENTION), "torchtitan"),
         ("full_attention", presets.matrix_parameters, _every_pair,
          "6·P_mm + 12·L·H·Q·T", ("P_mm", *_OF_ATTENTION), "NVIDIA's NeMo tables up to 25.07"),
-        ("nemo_transformer", _without_gate, _every_pair,
+        ("nemo_transformer",
+         lambda one: presets.matrix_parameters(one) - one.gated_mlp * presets.mlp_matrix_parameters(one), _every_pair,
          "6·(P_mm − gate matrices) + 12·L·H·Q·T", ("P_mm", *_OF_ATTENTION),
          "NeMo's transformer() formula by default, which counts an MLP of two matrices"),
     )

@@ -77,8 +77,7 @@ def known_model(spelled: str) -> str | None:
     >>> known_model("meta-llama/Meta-Llama-3.1-8B"), known_model("qwen25_7b_test_fp8"), known_model("llama3.1_70B")
     ('llama', 'qwen', None)
     """
-    parts = _name_parts(spelled)
-    if not parts:
+    if not (parts := _name_parts(spelled)):
         return None
     last = parts[-1]
     if re.fullmatch(r"\d+(?:\.\d+)?b", last, re.IGNORECASE) and len(parts) > 1:  # llama3/8B

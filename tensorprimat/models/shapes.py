@@ -59,19 +59,17 @@ def parse_shape(text: str) -> NamedShape:
     if NUMBERS.fullmatch(text):
         return _of_numbers(text)
     path = Path(text)
-    if os.path.isfile(path / CONFIG_FILE):
-        path = path / CONFIG_FILE
-    if os.path.isfile(path):
-        return _of_config(text, path)
-    named = of_name(text)
-    if named is None:
-        titles = [one.title for one in presets.PRESETS if one.name in ("full", "v0.3")]
-        titles += [one.title for one in catalogue.published_models()]
-        raise UsageError(
-            f"--shape {text}: no file of that name and no known model ({', '.join(titles)}; llama-tiny …; "
-            f"small … 2.7B); else write {HOW_TO_WRITE}{MORE_NUMBERS}"
-        )
-    return named
+    for file in (path / CONFIG_FILE, path):
+        if os.path.isfile(file):
+            return _of_config(text, file)
+    if named := of_name(text):
+        return named
+    titles = [one.title for one in presets.PRESETS if one.name in ("full", "v0.3")]
+    titles += [one.title for one in catalogue.published_models()]
+    raise UsageError(
+        f"--shape {text}: no file of that name and no known model ({', '.join(titles)}; llama-tiny …; "
+        f"small … 2.7B); else write {HOW_TO_WRITE}{MORE_NUMBERS}"
+    )
 
 
 def of_name(name: str) -> NamedShape | None:
@@ -114,9 +112,8 @@ def known_preset(name: str) -> Preset | None:
     (['Llama-3.1-8B', 'Qwen2.5-7B', 'Mistral-7B-v0.1'], None)
     """
     plain = _plain(name)
-    for preset in presets.PRESETS:
-        if plain in map(_plain, _names(preset)):
-            return preset
+    if found := next((one for one in presets.PRESETS if plain in map(_plain, _names(one))), None):
+        return found
     model = names.known_model(name)
     return presets.find_preset(model) if model in ("llama", "qwen") else None  # versions of mistral differ in shape
 
@@ -176,13 +173,8 @@ def _of_numbers(text: str) -> NamedShape:
     shape = presets.shape_of_numbers(layers, width, ffn, heads, key_value_heads, vocabulary)
     assumed = [] if more else [f"{heads} key-value heads"]
     assumed += [] if len(more) > 1 else [f"a vocabulary of {count(vocabulary)}"]
-    return NamedShape(
-        text=text,
-        name=name,
-        shape=shape,
-        preset=presets.identify(shape),
-        assumption=f"{listed(assumed)} assumed" if assumed else None,
-    )
+    assumption = f"{listed(assumed)} assumed" if assumed else None
+    return NamedShape(text=text, name=name, shape=shape, preset=presets.identify(shape), assumption=assumption)
 
 
 def read_config(path: Path, where: str) -> tuple[str, dict[str, Any]]:
