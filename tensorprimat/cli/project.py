@@ -53,7 +53,6 @@ def command(
     """
     from tensorprimat.mlperf import library as mlperf_library
     from tensorprimat.mlperf import projection
-    from tensorprimat.mlperf import projection_report as report
     from tensorprimat.mlperf.library import EntryChoice, choose_entries
     from tensorprimat.storage.store import load
 
@@ -65,11 +64,11 @@ def command(
         if gpus is not None or gpu is not None:
             raise UsageError("--gpus and --gpu need --from, the result that holds the measured rate")
         shown = projection.validate([group for group in found if group.benchmark == benchmark])
-        text, document = report.validation_text(benchmark, shown), report.validation_document(benchmark, shown)
+        text, document = projection.validation_text(benchmark, shown), projection.validation_document(benchmark, shown)
     else:
         projected = projection.project(found, load(source), path=source, benchmark=benchmark, gpus=gpus or 0, gpu=gpu)
-        text, document = report.projection_sentence(projected), report.projection_document(projected)
-    document["derived"] = derived = report.derivation_notice([one for one in found if one.benchmark == benchmark])
+        text, document = projection.projection_sentence(projected), projection.projection_document(projected)
+    document["derived"] = derived = projection.derivation_notice([one for one in found if one.benchmark == benchmark])
     document["left_out"] = [one.sentence for one in repeats]
-    print(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text + report.notes(repeats, derived))
+    print(json.dumps(document, indent=2, ensure_ascii=False) if as_json else text + projection.notes(repeats, derived))
     return 0

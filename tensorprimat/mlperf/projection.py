@@ -16,15 +16,28 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tensorprimat.analysis.stats import student
 from tensorprimat.core.errors import InputError, UsageError
-from tensorprimat.core.quantities import as_stated, confidence_level, percent, rounded_interval
+from tensorprimat.core.quantities import (
+    as_stated,
+    confidence_level,
+    count,
+    counted,
+    fixed,
+    percent,
+    rate,
+    rounded,
+    rounded_interval,
+)
 from tensorprimat.core.result import Result
 from tensorprimat.facts import catalogue
-from tensorprimat.mlperf.library import Entry
+from tensorprimat.mlperf.library import Entry, derived_from
+from tensorprimat.mlperf.report import text_table
 from tensorprimat.mlperf.score import Repeat, Scored, distinct_entries, identity_of_runs, timed
 from tensorprimat.models import names
+from tensorprimat.system.safe_text import one_line
 
 PROJECTION_CONFIDENCE = 0.90
 COVERAGE = (0.85, 0.95)
@@ -202,8 +215,8 @@ def project(
     """
     if gpus < 1:
         raise UsageError("--gpus: must be a number of GPUs to project to")
-    count, rate = result.training_config.num_gpus, result.performance_metrics.tokens_per_second_per_gpu
-    if not count or not rate:
+    measured, speed = result.training_config.num_gpus, result.performance_metrics.tokens_per_second_per_gpu
+    if not measured or not speed:
         raise InputError("lacks the number of GPUs or tokens/s/GPU; a projection needs both", path=path)
     device = result.gpu_info.device_name or "unknown GPU"
     if result.platform == "cpu":
@@ -212,17 +225,17 @@ def project(
     known = None if gpu is None else catalogue.find_gpu(gpu, result.gpu_info.total_memory_gb)
     if gpu is not None and not same_name and (known is None or known != catalogue.find_gpu_of(result.gpu_info)):
         raise UsageError(f"--gpu {gpu}: the result is of {device}; only this GPU can be projected")
-    exponent, validation = exponent_for(found, benchmark, gpus / count)
-    expected, least, most = (rate * count / gpus * factor for factor in exponent.factor(gpus / count))
+    exponent, validation = exponent_for(found, benchmark, gpus / measured)
+    expected, least, most = (speed * measured / gpus * factor for factor in exponent.factor(gpus / measured))
     middle, low, high = (end or math.nan for end in rounded_interval(expected, least, most))
     trained = result.model.name
     same_task = trained is not None and names.key(trained) == names.key(benchmark)
     return Projection(
         benchmark=benchmark,
         gpu=device,
-        measured_gpus=count,
+        measured_gpus=measured,
         gpus=gpus,
-        measured=rate,
+        measured=speed,
         tokens_per_second_per_gpu=middle,
         low=low,
         high=high,
@@ -254,3 +267,75 @@ def _move(pair: tuple[Scored, Scored]) -> tuple[float, float]:
     fewer, more = pair
     rates = (more.samples_per_second or math.nan) / (fewer.samples_per_second or math.nan)
     return math.log(more.num_gpus / fewer.num_gpus), math.log(rates)
+
+
+_COLUMNS = ("from", "GPUs", "measured", "predicted", "interval", "missed")
+_TITLES = (
+    "from", "GPUs", "measured samples/s", "predicted samples/s", f"{confidence_level(PROJECTION_CONFIDENCE)} interval",
+    "missed",
+)  # fmt: skip
+
+
+def projection_document(found: Projection) -> dict[str, Any]:
+    return {
+        "benchmark": found.benchmark, "gpu": found.gpu, "measured_gpus": found.measured_gpus, "gpus": found.gpus,
+        "measured": found.measured, "tokens_per_second_per_gpu": found.tokens_per_second_per_gpu, "low": found.low,
+        "high": found.high, "confidence": PROJECTION_CONFIDENCE, "exponent": found.exponent.mean,
+        "left_out_points": len(found.validation.points), "coverage": found.validation.coverage,
+        "median_error": found.validation.median_error, "sentence": projection_sentence(found),
+    }  # fmt: skip
+
+
+def projection_sentence(found: Projection) -> str:
+    """Return the projection with its basis."""
+    expected = f"{count(found.tokens_per_second_per_gpu)} tokens/s/GPU on {counted(found.gpus, 'GPU')}"
+    interval = f"{confidence_level(PROJECTION_CONFIDENCE)} interval {count(found.low)} to {count(found.high)}"
+    measured = f"{count(found.measured)} on {counted(found.measured_gpus, 'GPU')}"
+    task = f", although its own task is another one ({one_line(found.other_task)})," if found.other_task else ""
+    exponent = found.exponent
+    law = f"samples/s grow as GPUs^{fixed(exponent.mean, 3)} ± {fixed(exponent.half_width, 3)}"
+    return (
+        f"{one_line(found.gpu)}: {expected} ({interval}), projected from the measured {measured}. "
+        f"This assumes that the result scales as {exponent.groups} submissions of {found.benchmark} did ({law}){task} "
+        "and that its global batch and network are like theirs; the scatter of the result itself is not included. "
+        f"Check of the projection: {verdict(found.validation)}."
+    )
+
+
+def derivation_notice(found: Sequence[ScalingGroup]) -> str | None:
+    """Return the notice that MLPerf requires for the rates of its submissions, or None without a submission."""
+    return derived_from(group.round for group in found) if found else None
+
+
+def notes(repeats: Sequence[Repeat], derived: str | None) -> str:
+    """Return a line for each entry that is left out because another one has its runs, and the notice of MLPerf."""
+    lines = [f"note: {one_line(one.sentence)}" for one in repeats]
+    lines += [f"Rates of submissions: {derived}."] if derived else []
+    return "".join(f"\n{line}" for line in lines)
+
+
+def validation_document(benchmark: str, found: Validation) -> dict[str, Any]:
+    """Return the JSON object of the left-out points of a benchmark."""
+    return {
+        "benchmark": benchmark, "shown_to_work": found.works, "left_out_points": len(found.points),
+        "coverage": rounded(found.coverage), "median_error": rounded(found.median_error),
+        "points": [dict(zip(_COLUMNS, _row(point), strict=True)) for point in found.points],
+    }  # fmt: skip
+
+
+def validation_text(benchmark: str, found: Validation) -> str:
+    """Return the left-out points of a benchmark as a table, and the conclusion from them."""
+    rows = text_table(_TITLES, [_row(point) for point in found.points]) if found.points else ""
+    shown = "reliable" if found.works else "not reliable"
+    return f"{rows}{one_line(benchmark)}: projection is {shown}: {verdict(found)}."
+
+
+def _row(point: LeftOut) -> tuple[str, ...]:
+    return (
+        point.fewer.entry.name,
+        f"{point.fewer.entry.num_gpus} → {point.more.entry.num_gpus}",
+        rate(point.more.samples_per_second),
+        rate(point.predicted),
+        f"{rate(point.low)} to {rate(point.high)}",
+        "" if point.covered else "missed",
+    )
