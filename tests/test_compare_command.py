@@ -271,6 +271,7 @@ def test_the_functions_of_the_script_can_be_imported(results, tmp_path):
     assert [item.result.platform for item in loaded] == ["nvd", "amd"]
     plot = compare_results.create_comparison_plot(loaded, tmp_path / "plot.png")
     assert plot.read_bytes().startswith(b"\x89PNG")
+    assert compare_results.create_comparison_plot(loaded, tmp_path / "plot.pdf").read_bytes().startswith(b"%PDF")
     with pytest.raises(UsageError, match=r"plot\.xyz: must end in \.png, \.svg or \.pdf"):
         compare_results.create_comparison_plot(loaded, tmp_path / "plot.xyz")
     report = compare_results.generate_comparison_report(loaded, tmp_path / "report.md")

@@ -4,6 +4,7 @@ import io
 import itertools
 import pickle
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,9 @@ def draw():
     import matplotlib
 
     with matplotlib.rc_context(canvas.STYLE):
-        yield comparison_plot.draw
+        yield lambda comparison: canvas.laid_out(
+            partial(comparison_plot.fill_figure, drawing=comparison_plot.drawing_of(comparison))
+        )
 
 
 def six_sides_of_three_models():

@@ -128,8 +128,10 @@ def _saved(figure: Any, form: str) -> bytes:
     buffer = io.BytesIO()
     if form == "png":
         FigureCanvasAgg(figure).print_png(buffer, pil_kwargs={"compress_level": 4})
-    else:
+    elif form == "svg":
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    else:  # a Python program may draw a PDF
+        figure.savefig(buffer, format=form)
     return buffer.getvalue()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tensorprimat.analysis.history import Series
@@ -45,12 +46,7 @@ def comparison_plot(comparison: Comparison, formats: Sequence[str] = ("png", "sv
 
 def drawn_as(drawing: Drawing, formats: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
     """Return a drawing in each format. Raises MissingPackageError where matplotlib is not installed."""
-    return canvas.drawn(lambda figure: _fill(figure, drawing), formats)
-
-
-def draw(comparison: Comparison) -> Any:
-    """Return the plot as a matplotlib Figure, to be saved under STYLE."""
-    return canvas.laid_out(lambda figure: _fill(figure, drawing_of(comparison)))
+    return canvas.drawn(partial(fill_figure, drawing=drawing), formats)
 
 
 def drawing_of(comparison: Comparison) -> Drawing:
@@ -77,7 +73,8 @@ def drawing_of(comparison: Comparison) -> Drawing:
     )
 
 
-def _fill(figure: Any, drawing: Drawing) -> None:
+def fill_figure(figure: Any, drawing: Drawing) -> None:
+    """Draw the scales and panels of a drawing on an empty matplotlib Figure, and set its size."""
     shown: list[bars.Panel | str] = [*drawing.panels, *([_STEPS] if drawing.courses is not None else [])]
     rows = [shown[start : start + _COLUMNS] for start in range(0, len(shown), _COLUMNS)]
     heights = [*map(panels.height_of_scale, drawing.scales), *(max(map(_height, row)) for row in rows)]
