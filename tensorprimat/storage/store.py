@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ def save(
     latest = _place(result, folder, default_engine, written)
     kept = folder / HISTORY / f"{latest.stem}_{stamp}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
-    content = _Content.of(result)
+    content = _content_of(result)  # made once for history and for the latest
     if not result.is_usable:
         return _write(content, kept)
     _keep_foreign(latest, kept.parent, stamp)
@@ -191,34 +191,25 @@ def _series_named(path: Path) -> str | None:
 
 def write(result: Result, path: Path) -> Path:
     """Write a result to a file; the series of a very long one goes to a second file next to it. Raises OSError."""
-    return _write(_Content.of(result), path)
+    return _write(_content_of(result), path)
 
 
-class _Content(NamedTuple):
-    """The content of the files of one result, made once for `history` and for the latest."""
-
-    document: str
-    series: bytes | None
-    """Bytes of the series file of a very long result; None for other results."""
-    series_sha256: str
-
-    @classmethod
-    def of(cls, result: Result) -> _Content:
-        if len(result.steps) <= INLINE_STEPS:
-            return cls(to_json(result), None, "")
-        content = series.to_bytes(result.steps)
-        sha256 = series.sha256_of(content)
-        named = result.changed(series_file=series.series_file_name(sha256), series_sha256=sha256)
-        return cls(to_json(named), content, sha256)
+def _content_of(result: Result) -> tuple[str, str, bytes]:
+    """Return the document of a result, and the hash and bytes of its series file; both empty unless it is very long."""
+    if len(result.steps) <= INLINE_STEPS:
+        return to_json(result), "", b""
+    steps = series.to_bytes(result.steps)
+    sha256 = series.sha256_of(steps)
+    named = result.changed(series_file=series.series_file_name(sha256), series_sha256=sha256)
+    return to_json(named), sha256, steps
 
 
-def _write(content: _Content, path: Path) -> Path:
-    before, name = _series_named(path), None
-    if content.series is not None:
-        name = series.series_file_name(content.series_sha256)
-        if not series.is_whole(path.parent / name, content.series_sha256):
-            atomic.write_atomically(path.parent / name, content.series)
-    atomic.write_atomically(path, content.document)
+def _write(content: tuple[str, str, bytes], path: Path) -> Path:
+    document, sha256, steps = content
+    before, name = _series_named(path), series.series_file_name(sha256) if sha256 else None
+    if name is not None and not series.is_whole(path.parent / name, sha256):
+        atomic.write_atomically(path.parent / name, steps)
+    atomic.write_atomically(path, document)
     if before not in (None, name):
         series.remove_unnamed(path.parent, before)
     return path
