@@ -24,7 +24,7 @@ from tensorprimat.core.summary import SAME_LEVEL, pace_of
 from tensorprimat.logs import changes, damage, failures, fields, files, headers, repeats, replays, starts
 from tensorprimat.logs.format import Format, Reading
 from tensorprimat.logs.replays import RepeatedText
-from tensorprimat.logs.starts import OTHER_RANK, Cut
+from tensorprimat.logs.starts import Cut
 from tensorprimat.logs.text import Log, Part
 
 MOST_SEGMENTS = 5_000  # each is read separately; no job restarts so often
@@ -106,8 +106,6 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     _refuse_mixed(log, cuts, whole.steps)
     _refuse_alternating(log, whole.steps)
     found = list(_read_each(log, format, cuts)) if cuts else []
-    if cuts and cuts[-1].reason == OTHER_RANK and (not found or found[-1].began_by != OTHER_RANK):
-        found = list(_read_each(log, format, cuts[:-1])) if cuts[1:] else []
     one_benchmark = all(not differences(found[0], other) for other in found[1:])
     for segment in found:
         segment.reading.warnings += [*whole.unread, *([replays.replay_note(again)] if again else [])]
@@ -302,9 +300,7 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
             segment = _read_one(log, format, (*header, *own), number + 1, cut.reason)
             segment = segment and replace(segment, first_line=first)
             inherited = header
-        if segment is None or (
-            cut.reason == OTHER_RANK and before is not None and not _continues_after(before, segment)
-        ):
+        if segment is None:
             continue
         if before is not None and not differences(before, segment) and set(before.facts) - set(segment.facts):
             with_header = _read_one(log, format, (*header, *own), number + 1, cut.reason)
@@ -325,12 +321,6 @@ def _origin(headers: Sequence[tuple[Segment, tuple[Part, ...]]], cut: Cut) -> tu
         return None, ()
     before = (found for found in reversed(headers) if cut.goes_on is None or found[0].first_line <= cut.goes_on)
     return next(before, headers[-1])
-
-
-def _continues_after(one: Segment, other: Segment) -> bool:
-    """Return True if `other` goes beyond the steps of `one`; if not, it contains the same rows by another rank."""
-    mine, theirs = (segment.reading.steps.column("index") for segment in (one, other))
-    return bool(len(theirs)) and (not len(mine) or theirs.max() > mine.max())
 
 
 def _is_other_speed(one: Segment, other: Segment) -> bool:

@@ -37,7 +37,6 @@ MOST_STARTS = 8  # a line in more gaps between rows than this, and than EVERY_RO
 EVERY_ROWS = 0.3
 TAKEN_AS_ROWS = 5  # hits of a format's needle that are rows: all further hits count as rows, too
 GIVEN_UP = 50  # hits that are not rows: the needle is not searched any further
-OTHER_RANK = "another rank continues after the rank that wrote the rows ended"
 INSIDE = 2**31  # line number at which no reader expects the beginning of a document
 ROW_BYTES = 1000  # around a needle, in which a row, or a block of lines, of another format is looked for
 MANY_ROWS = 20_000  # of several lines each: only unusually long gaps are searched, and a sample of all
@@ -52,7 +51,7 @@ class StartMark(NamedTuple):
     line: int
     text: bytes
     kind: str
-    """As `_literals` names it; "row" for a row of another format, "own" for one of this format that was not read."""
+    """As `_literals` names it; "row" for a row of another format."""
     rest: bytes = b""
     """Rest of the line after the text."""
     rank: int | None = None
@@ -149,9 +148,8 @@ def _cuts_in(
     beforehand. The first settings of another format may precede its first mark, so its training begins right after the
     row before, or after the text that ends that row's training.
     """
-    own_marks = [mark for mark in marks if mark.kind == "own"]
-    marks = [mark for mark in marks if mark.kind != "own"]
     ends = [mark for mark in marks if mark.kind == "end"]
+    ends = ends if next_row else ends[:1]  # later ones may be of a rank whose rows are not read
     after = [mark for mark in marks if not ends or mark.line > ends[-1].line]
     starts = [mark for mark in after if mark.kind in ("start", "foreign", "row")]
     deaths = [mark for mark in marks if mark.kind == "death"]
@@ -166,8 +164,6 @@ def _cuts_in(
             at = max([before, *(mark.line for mark in ends)]) + 1
         if at is not None:
             yield Cut(at, reason)
-    if next_row is None and at is None and len(own_marks) >= TAKEN_AS_ROWS:  # of a rank whose lines are not read
-        yield Cut(own_marks[0].line, OTHER_RANK)
     yield from _attempts([mark for mark in marks if at is None or mark.line >= at], next_row)
 
 
@@ -279,7 +275,7 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
             taken = min(len(ends), int(lasts[end - 1]) - number + 1)
             start = int(ends[skipped - 1]) + 1 if skipped else 0
             stop = int(ends[taken - 1]) + 1 if taken < len(ends) else len(block)
-            yield from _marks_in(number + skipped, block[start:stop], kinds, others, format.needles)
+            yield from _marks_in(number + skipped, block[start:stop], kinds, others)
 
 
 def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
@@ -302,8 +298,7 @@ class _OtherRows:
 
     def __init__(self, log: Log, format: Format) -> None:
         self._log = log
-        self._needles = {needle: other for other in FORMATS for needle in other.needles if other.name != format.name}
-        self._needles |= dict.fromkeys(format.needles, format)
+        self._needles = {needle: other for other in FORMATS for needle in other.needles if needle not in format.needles}
         self._hits: Counter[bytes] = Counter()
         self._misses: Counter[bytes] = Counter()
         self._window: tuple[bytes, Log] = b"", log
@@ -334,9 +329,7 @@ _PRINTED_BY_EACH_RANK = ("start", "prelude", "foreign")
 MARK_BYTES = 300  # of a line, from the place at which a mark begins
 
 
-def _marks_in(
-    number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows, own: Collection[bytes]
-) -> Iterator[StartMark]:
+def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows) -> Iterator[StartMark]:
     found = list(others.within(block))
     for text in kinds:
         at = block.find(text)
@@ -351,7 +344,7 @@ def _marks_in(
         _, begins, prefix = before.rpartition(b"\n")
         end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may contain a hundred thousand marks
         rest = block[at + len(text) : end if end >= 0 else at + MARK_BYTES].strip()
-        kind = kinds.get(text, "own" if text in own else "row")
+        kind = kinds.get(text, "row")
         is_whole = prefix and (begins or at < MARK_BYTES)
         is_ranked = is_whole and kind in _PRINTED_BY_EACH_RANK
         rank = prefixes.split(prefix.decode("utf-8", "replace"))[0].rank if is_ranked else None
