@@ -1,9 +1,8 @@
 """Stretches of a log that repeat an earlier stretch word for word: `cat a.log b.log a.log`, or a launcher that prints
 the log so far once more.
 
-Such a stretch adds nothing. Its rows would count twice, and the text after it would be read with the settings of the
-training before it. `segments` leaves it out, and reads the text after it as a continuation of the text that was
-repeated.
+Such a stretch adds nothing, and its rows would count twice. `segments` leaves it out, and refuses a log with rows after
+it that may be of the training that was repeated or of the one before the stretch.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
         if isinstance(whole, Result):
             return whole
         whole.warnings.append(replays.replay_note(again))
-        cuts = _cuts_after_replays(again, _cuts(log, format, whole), whole)
+        cuts = _cuts(log, format, whole)
+        _refuse_rows_after_replays(log, again, cuts, whole)
     _refuse_mixed(log, cuts, whole.steps)
     _refuse_alternating(log, whole.steps)
     found = list(_read_each(log, format, cuts)) if cuts else []
@@ -178,21 +179,20 @@ def _changed(known: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
     return {name: (known[name], settings[name]) for name in settings if name in known and known[name] != settings[name]}
 
 
-def _cuts_after_replays(again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) -> list[Cut]:
-    """Return the cuts with one after each replay that rows follow: they belong to the repeated text."""
-    rows = np.unique(whole.steps.column("line"))
-    found = {cut.line: cut for cut in cuts}
+def _refuse_rows_after_replays(log: Log, again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) -> None:
+    """Raise InputError for rows right after repeated text that lies behind another training: they may be of either."""
+    rows, begins = np.unique(whole.steps.column("line")), np.array([cut.line for cut in cuts])
     for replay in again:
-        following = rows[rows > replay.last_line]
-        original_ends = replay.original + replay.last_line - replay.first_line
-        others = np.searchsorted(rows, replay.first_line) > np.searchsorted(rows, original_ends, side="right")
-        if not len(following) or not (others or any(original_ends < line < replay.first_line for line in found)):
-            continue  # only the replay follows the text: its rows simply continue
-        row = int(following[0])
-        if not any(replay.last_line < line < row for line in found):  # else another training starts there
-            place = f"lines {replay.first_line} to {replay.last_line} repeat earlier ones"
-            found[row] = Cut(row, f"the text after {place}", replay.original)
-    return [found[line] for line in sorted(found)]
+        end = replay.original + replay.last_line - replay.first_line
+        following, between = rows[rows > replay.last_line], np.append(rows, begins)
+        has_others = ((between > end) & (between < replay.first_line)).any()
+        if has_others and len(following) and not ((begins > replay.last_line) & (begins < following[0])).any():
+            raise InputError(
+                f"lines {replay.first_line} to {replay.last_line} repeat earlier ones, and the rows after them may "
+                "belong to that training or to the one in between",
+                path=log.name,
+                remedy="give a file with the lines of one training",
+            )
 
 
 def _refuse_many(log: Log, cuts: int) -> None:
@@ -293,7 +293,7 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
         own = replays.within(log.parts, Part(first, start, stop))
         if not own:
             continue
-        before, header = _origin(headers, cut)
+        before, header = headers[-1] if headers else (None, ())
         inherited: tuple[Part, ...] = ()
         segment = _read_one(log, format, own, number + 1, cut.reason)
         if segment is None and header:  # rows that cannot be read without the lines above them: those of a CSV
@@ -313,14 +313,6 @@ def _read_each(log: Log, format: Format, cuts: Sequence[Cut]) -> Iterator[Segmen
         number += 1
         headers.append((segment, (*inherited, *_header(log, format, segment, own))))
         yield segment
-
-
-def _origin(headers: Sequence[tuple[Segment, tuple[Part, ...]]], cut: Cut) -> tuple[Segment | None, tuple[Part, ...]]:
-    """Return the training whose settings a segment continues with, and the lines that state them."""
-    if not headers:
-        return None, ()
-    before = (found for found in reversed(headers) if cut.goes_on is None or found[0].first_line <= cut.goes_on)
-    return next(before, headers[-1])
 
 
 def _is_other_speed(one: Segment, other: Segment) -> bool:

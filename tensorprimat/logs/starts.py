@@ -63,8 +63,6 @@ class Cut(NamedTuple):
 
     line: int
     reason: str
-    goes_on: int | None = None
-    """A line of the training that this one continues, if that is not the one before it."""
 
 
 class Landmarks(NamedTuple):
