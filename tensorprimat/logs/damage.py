@@ -32,7 +32,7 @@ _AGREEING = 0.5  # least share of the rows whose two numbers have one ratio, wit
 _SAME, _OTHER = 0.05, 0.2  # relative differences: rounding, and another number
 _SAMPLED = 10_000  # rows that show a ratio, taken evenly
 _MOST_DECIMALS = 8  # digits; a number with more is complete
-_FASTER, _SLOWER = 8.0, 100.0  # than the median: no step is, unless digits were added or lost
+_FASTER = 8.0  # than the median: no step is, unless digits were added
 _LONGER = 3.0  # times the usual step
 _SPIKE, _SPIKE_OF_LEVEL = 8.0, 1.1  # times the rows around it; sequences of any length need up to three times
 _LEVEL = 0.01  # relative difference from one of the two rows before
@@ -240,12 +240,11 @@ def _last_decimal(values: FloatArray) -> float:
 
 
 def _far_off(reading: Reading) -> Iterator[_Odd]:
-    """Yield rates far from those of the other rows, and times far below; a training's first row compiles."""
+    """Yield rates far above those of the other rows, and times far below; a training's first row compiles."""
     steps = reading.steps
     paces = _paces(steps) if any(map(steps.has, RATES)) else {}
     works = [_logarithm(steps.column(name)) for name in ("relative_work", "tokens") if steps.has(name)]
     works = [work - median(work[np.isfinite(work)]) for work in works if np.isfinite(work).any()]
-    is_usual = (np.diff(steps.column("segment"), prepend=-1) == 0) & (steps.column("interrupted_by") == 0)
     for name, pace in paces.items():
         if name != "seconds":  # steps of different work run at different rates
             pace = pace - sum(works)
@@ -255,11 +254,10 @@ def _far_off(reading: Reading) -> Iterator[_Odd]:
         if len(known) < FEWEST:
             continue
         above = np.where(np.arange(len(pace)) >= 2, pace - median(known), np.nan)
-        fast, slow = above > np.log(_FASTER), (above < -np.log(_SLOWER)) & is_usual & (name != "seconds")
+        fast = above > np.log(_FASTER)
         is_certain = len(known) >= FEWEST_TO_CHOOSE and bool(np.count_nonzero(fast) <= MOST * len(known))
         times = significant(float(np.exp(np.max(above, where=fast, initial=0.0))), 3)
         yield _Odd([name], fast, f"a step is {times} times as fast as usual", is_certain)
-        yield _Odd([name], slow, "it is a hundred times as low as usual", is_certain=False)
 
 
 def _spikes(reading: Reading) -> Iterator[_Odd]:
