@@ -94,8 +94,8 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
         return whole
     repeats.refuse_newest_first(whole.steps, log.name)
     cuts = [] if log.is_folder or log.is_binary else _cuts(log, format, whole)
-    is_stamped, others = whole.timing == "timestamps", [cut for cut in cuts if cut.reason != OTHER_RANK]
-    again = replays.find_replays(log, whole.steps, by_stamps=is_stamped, opens=format.opens) if others else []
+    is_stamped = whole.timing == "timestamps"
+    again = replays.find_replays(log, whole.steps, by_stamps=is_stamped, opens=format.opens) if cuts else []
     if again:
         log = replace(log, parts=replays.parts_without_replays(log, again))
         whole = format.read(log)
