@@ -103,7 +103,7 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
             return whole
         whole.warnings.append(replays.replay_note(again))
         cuts = _cuts(log, format, whole)
-        _refuse_rows_after_replays(log, again, cuts, whole)
+        _refuse_rows_after_replays(log, format, again, cuts, whole)
     _refuse_mixed(log, cuts, whole.steps)
     _refuse_alternating(log, whole.steps)
     found = list(_read_each(log, format, cuts)) if cuts else []
@@ -179,14 +179,19 @@ def _changed(known: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
     return {name: (known[name], settings[name]) for name in settings if name in known and known[name] != settings[name]}
 
 
-def _refuse_rows_after_replays(log: Log, again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading) -> None:
+def _refuse_rows_after_replays(
+    log: Log, format: Format, again: Sequence[RepeatedText], cuts: Sequence[Cut], whole: Reading
+) -> None:
     """Raise InputError for rows right after repeated text that lies behind another training: they may be of either."""
     rows, begins = np.unique(whole.steps.column("line")), np.array([cut.line for cut in cuts])
     for replay in again:
         end = replay.original + replay.last_line - replay.first_line
         following, between = rows[rows > replay.last_line], np.append(rows, begins)
         has_others = ((between > end) & (between < replay.first_line)).any()
-        if has_others and len(following) and not ((begins > replay.last_line) & (begins < following[0])).any():
+        if not has_others or not len(following):
+            continue
+        row = starts.row_opening(log, format, replay.last_line, int(following[0]))
+        if not ((begins > replay.last_line) & (begins < row)).any():
             raise InputError(
                 f"lines {replay.first_line} to {replay.last_line} repeat earlier ones, and the rows after them may "
                 "belong to that training or to the one in between",
