@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 import shlex
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -320,8 +321,10 @@ PLACES = {
 """Files that the page names for a command."""
 
 
-def prepared(folder):
-    """Write old results, logs and cells to the places where the page's command lines look."""
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A folder with old results, logs and cells at the places where the page's command lines look."""
+    folder = tmp_path_factory.mktemp("prepared")
     for name, platform in (("benchmark_rocm_llama.json", "rocm"), ("benchmark_cuda_llama.json", "cuda")):
         old = {
             "platform": platform,
@@ -338,16 +341,17 @@ def prepared(folder):
         write_log(folder / place / "training_llama.log")
     sizes = ["--d-model", "32", "--d-ff", "64", "--num-layers", "1", "--num-heads", "2", "--vocab-size", "64"]
     assert run("passes", *sizes, *QUICK, "--pass", "forward", "--output", folder / "output" / "sweep") == 0
+    return folder
 
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("line", COMMAND_LINES)
-def test_every_command_line_of_the_page_runs(folder, line):
+def test_every_command_line_of_the_page_runs(folder, prepared, line):
     words = shlex.split(line)[1:]
     if line.startswith(NEEDS_A_GPU_OR_NEMO) or words == ["primus"]:
         assert run(words[0], "--help") == 0
         return
-    prepared(folder)
+    shutil.copytree(prepared, folder, dirs_exist_ok=True)
     if words[0] in ("passes", "warmup", "sweep"):  # the sizes take minutes on a CPU: the same line of a tiny model
         assert parsed(*words, *QUICK)["device"] == "cpu"
         if "--model-size" in words:

@@ -179,8 +179,7 @@ def test_the_estimated_traffic_is_that_of_the_collectives(changes, reshard):
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch, when it first compiles
-@pytest.mark.parametrize("rank", [0, 4, 7])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("rank", "compiled"), [(0, False), (4, False), (7, False), (4, True), (7, True)])
 def test_a_rank_updates_its_own_rows_with_clipped_gradients(rank, compiled):
     """Of nine rows, ranks 0 to 3 of eight have two each, rank 4 has one, and the others have none."""
     torch.manual_seed(1)
