@@ -127,11 +127,11 @@ def test_every_command_reports_a_deleted_working_folder_in_one_line(tmp_path):
 UNWRITTEN = (
     ("--help", ">/dev/full", 1, 1),
     ("metrics FILE", ">/dev/full", 1, 1),
-    ("metrics NONE", "2>/dev/full", 2, 0),
+    ("primus NONE", "2>/dev/full", 2, 0),
     ("extract --log-file FILE --output-dir OUT", ">/dev/full 2>&1", 1, 0),
-    ("metrics FILE", ">&PIPE", 1, 0),
+    ("processes", ">&PIPE", 1, 0),
     ("extract --log-file FILE --output-dir OUT", ">&PIPE 2>&1", 1, 0),
-    ("metrics FILE", ">&-", 0, 0),
+    ("processes", ">&-", 0, 0),
     ("extract --log-file FILE --output-dir OUT", ">&- 2>&- <&-", 0, 0),
     ("processes", ">&- 2>&- <&-", 0, 0),
 )
