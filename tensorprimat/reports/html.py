@@ -167,12 +167,11 @@ def _scaled(panel: Panel) -> dict[str, Any]:
 
 def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str, Any]:
     """Return the data of the interactive plots: every run of every side of every model, thinned to fit the file."""
-    drawn = {part.models[0]: [(side, curves(side)) for side in part.sides] for part in comparison.by_model}
-    drawn = {
-        model: of_model if has_course(curve for _, of_side in of_model for curve in of_side) else []
-        for model, of_model in drawn.items()
-    }
-    number = sum(len(side_curves) for of_model in drawn.values() for _, side_curves in of_model)
+    every = ([(side, curves(side)) for side in part.sides] for part in comparison.by_model)
+    drawn = [
+        of_model if has_course(curve for _, of_side in of_model for curve in of_side) else [] for of_model in every
+    ]
+    number = sum(len(side_curves) for of_model in drawn for _, side_curves in of_model)
     limit = min(MOST_OF_ONE, max(_LEAST_POINTS, _MOST_POINTS // max(1, number)))
     return {
         "digits": PLOT_DIGITS,
@@ -184,7 +183,7 @@ def _all_curves(comparison: Comparison, looks: dict[str, BarStyle]) -> dict[str,
                 for side, side_curves in of_model
                 for curve in side_curves
             ]
-            for of_model in drawn.values()
+            for of_model in drawn
         ],
     }
 
