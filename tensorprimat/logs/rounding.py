@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -46,11 +46,10 @@ _UNITS = {
     1e6: re.compile(r"M(?![A-Za-z])"),
 }
 """Scale → the unit or suffix behind a number of that scale."""
-_SPELLINGS: dict[re.Pattern[str], Callable[[str], str]] = {
-    re.compile(r"(?<![\d.:])(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d{1,2})?(?![\d:])"): str,
-    re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?"): lambda text: text.replace(",", ""),
-    re.compile(r"(?<![\d.,])\d+,\d+(?![\d,])"): lambda text: text.replace(",", "."),
-}
+_SPELLINGS = (
+    re.compile(r"(?<![\d.:])(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d{1,2})?(?![\d:])"),
+    re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?"),
+)
 
 
 def with_error(log: Log, result: Result) -> Result:
@@ -180,8 +179,8 @@ def _unit_in_text(log: Log, steps: Steps, rows: np.ndarray, values: FloatArray, 
     halves: dict[tuple[float, bool], list[tuple[float, float, bool]]] = {}
     for text, value, steps_of_row in zip(texts, values, covers[rows], strict=True):
         printed = [
-            (plain(found[0]), text[found.end() : found.end() + _LONGEST_UNIT])
-            for spelled, plain in _SPELLINGS.items()
+            (found[0].replace(",", ""), text[found.end() : found.end() + _LONGEST_UNIT])
+            for spelled in _SPELLINGS
             for found in spelled.finditer(text)
         ]
         for scale in _SCALES:
