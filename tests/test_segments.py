@@ -329,7 +329,9 @@ def test_a_setting_is_explained_by_the_line_of_its_own_training_that_states_it(
 @in_each("name", ["nanochat", "litgpt", "olmo", "nemo", "maxtext", "torchtitan", "megatron", "huggingface", "composer"])
 def test_the_next_rank_that_prints_takes_over_from_one_that_died(name: str, read: Reader) -> None:
     first = [f"[default0]: {line}" for line in ALL_JOBS[name](replace(LONG, last=20))]
-    second = [f"[default3]: {line}" for line in ALL_JOBS[name](LONG.resume(first=16, last=100))]
+    second = [
+        f"[default3]: {line}" for line in ALL_JOBS[name](LONG.resume(first=16, last=100, seconds=1.0005 * LONG.seconds))
+    ]
     result = read(first, ["W0105 torch/distributed/elastic/agent/server/api.py Restarting worker group"], second)
     assert result.steps[-1].index == 100
     assert_figures_of(result, LONG)
