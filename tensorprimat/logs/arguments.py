@@ -87,8 +87,8 @@ _YAML_OFF = re.compile(r" *enabled?: [Ff]alse\s*$")
 _OPTIMIZER = re.compile(r"\b(?:torch|torchao|bitsandbytes)\.optim\.(\w{1,40})$")
 _OPTIMIZER_NAME = re.compile(r"((?:decoupled_|fused_?|distributed_fused_)?(?:adamw?|sgd|lion|muon))", re.IGNORECASE)
 _OPTIMIZERS = re.compile(r"adam|sgd|lion|muon|adafactor|adagrad|lamb|shampoo|soap|sophia|nadam|prodigy")
-_PRECISION = re.compile(
-    r"(?:^|(?<=[a-z][_.]))(bf16|fp16|fp8|fp32|tf32|bfloat16|float16|float32|(?<![_.])(?:32|16))(?:$|-mixed|-true)"
+_PRECISION = re.compile(  # Levanter prints <class 'jax.numpy.bfloat16'>
+    r"(?:^|(?<=[a-z][_.]))(bf16|fp16|fp8|fp32|tf32|bfloat16|float16|float32|(?<![_.])(?:32|16))(?:$|-mixed|-true|'>)"
 )
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "32": "fp32", "16": "fp16"}
 _PARAMETERS = re.compile(

@@ -13,7 +13,6 @@ import numpy as np
 
 from tensorprimat.core.quantities import percent
 from tensorprimat.core.quantities import seconds as duration
-from tensorprimat.core.settings import PRECISION_OF_DTYPE
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import FloatArray, Steps
 from tensorprimat.logs import headers, work
@@ -75,13 +74,11 @@ def _whole(amounts: FloatArray) -> FloatArray:
 
 
 def configure(reading: Reading, texts: Mapping[str, str]) -> None:
-    """Take the batch and the length from the rows, and the precision and the devices from what the trackers wrote."""
+    """Take the batch and the length from the rows, and the devices from what the trackers wrote."""
     config = reading.training_config
     by_rows = work.batch_and_length(reading.steps.column("samples"), reading.steps.column("tokens"), config)
     config |= by_rows
     reading.by_rows |= by_rows.keys()
-    if precision := PRECISION_OF_DTYPE.get(texts.get("compute_dtype", "").rpartition(".")[2].strip("'>")):
-        config["precision"] = precision
     if gpus := whole(texts.get("num_devices")) or texts.get("hardware_topology/devices", "").count("'device_kind'"):
         config.setdefault("num_gpus", gpus)
     if texts.get("throughput/device_kind") == "cpu":
