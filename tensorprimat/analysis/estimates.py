@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,14 +60,10 @@ def run_figures(group: Group, metric: str) -> list[float] | None:
 
     The measured rows are those of the pooled result, whose warm-up was found from all runs together.
     """
-    joint = group.result.runs
-    if len(joint) != len(group.runs):
-        joint = ()
+    joint = group.result.runs if len(group.result.runs) == len(group.runs) > 1 else ()
     figures = []
     for number in counted_runs(group, metric):
-        run = group.runs[number]
-        value = _of_run(joint[number], metric) if joint and len(group.runs) > 1 else None
-        value = positive_figure(run, metric) if value is None else value
+        value = (_of_run(joint[number], metric) if joint else None) or positive_figure(group.runs[number], metric)
         if value is None:
             return None
         figures.append(value)
@@ -153,8 +149,7 @@ def estimate_figure(group: Group, metric: str, *, assume_run_cv: float | None, c
     )
 
 
-_NAMED_RUNS = 6
-"""Most runs whose figures a formula writes out; the inputs hold those of all runs."""
+_NAMED_RUNS = 6  # most runs whose figures a formula writes out; the inputs hold those of all runs
 
 
 def _mean_of_runs(group: Group, metric: str, mean: float) -> Term:
@@ -294,12 +289,24 @@ FEWEST_IN_PHASE = 8  # rows, for a median
 PHASE_ERRORS = 4.0  # standard errors of a median beyond which a level differs
 
 
-def other_phase(group: Group, other: Group) -> tuple[float, tuple[int, int], tuple[int, int]] | None:
-    """Return how far a side's speed in the steps that another one measured is from its own measured one.
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A side that runs at another speed in the steps that the other side measured."""
 
-    The difference is that of the logarithm; then follow the measured steps of both, first and last. None where it is
-    below 1 % or its noise, or where the side has too few rows there. Only the second half of the other side's steps is
-    looked at, because the warm-up of the two may differ in length.
+    label: str
+    apart: float
+    """Difference of the logarithm of the speeds; infinite where the sides have no step in common."""
+    own: tuple[int, int]
+    """First and last measured step of the side."""
+    other: tuple[int, int]
+    """The same of the other side."""
+
+
+def other_phase(group: Group, other: Group) -> Phase | None:
+    """Return the phase of a side whose speed in the steps that another one measured is not its own measured one.
+
+    None where they differ by less than 1 % or the noise, or where the side has too few rows there. Only the second half
+    of the other side's steps is looked at, because the warm-up of the two may differ in length.
     """
     result, span = group.result, _measured_span(other.result)
     own = _measured_span(result)
@@ -313,25 +320,25 @@ def other_phase(group: Group, other: Group) -> tuple[float, tuple[int, int], tup
         return None
     apart = abs(math.log(median(there) / median(measured)))
     noise = 1.25 * math.hypot(*(np.std(one) / np.mean(one) / math.sqrt(len(one)) for one in (there, measured)))
-    return (apart, own, span) if apart > max(ONE_PERCENT, PHASE_ERRORS * noise) else None
+    if apart <= max(ONE_PERCENT, PHASE_ERRORS * noise):
+        return None
+    return Phase(label=group.label, apart=apart, own=own, other=span)
 
 
-def without_common_steps(one: Group, other: Group) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the numbers of the first and last row of both sides where all of one come before those of the other.
+def without_common_steps(one: Group, other: Group) -> Phase | None:
+    """Return the phase of the first side where all rows of one come before those of the other, with the first and last.
 
     Steps of other work (another batch, the blocks of an MLPerf submission) have no numbers in common: None.
     """
-    work = [
-        (group.result.performance_metrics.tokens_per_step, group.result.training_config.global_batch_size)
-        for group in (one, other)
-    ]
-    if work[0] != work[1] or any(group.result.performance_metrics.reported.benchmark for group in (one, other)):
+    results = (one.result, other.result)
+    work = {(each.performance_metrics.tokens_per_step, each.training_config.global_batch_size) for each in results}
+    numbers = [each.steps.column("index") for each in results]
+    of_benchmark = any(each.performance_metrics.reported.benchmark for each in results)
+    if len(work) > 1 or of_benchmark or not all(map(len, numbers)):
         return None
-    numbers = [group.result.steps.column("index") for group in (one, other)]
-    if not all(map(len, numbers)):
-        return None
-    spans = [(int(index.min()), int(index.max())) for index in numbers]
-    return (spans[0], spans[1]) if spans[0][1] < spans[1][0] or spans[1][1] < spans[0][0] else None
+    own, their = ((int(index.min()), int(index.max())) for index in numbers)
+    is_apart = own[1] < their[0] or their[1] < own[0]
+    return Phase(label=one.label, apart=math.inf, own=own, other=their) if is_apart else None
 
 
 def common_steps(baseline: Group, candidate: Group) -> tuple[Group, Group, tuple[int, int]] | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tensorprimat.analysis import stats
 from tensorprimat.analysis.estimates import (
     ONE_PERCENT,
+    Phase,
     common_steps,
     counted_runs,
     log_estimate,
@@ -69,19 +70,6 @@ class StatedScatter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
-    """A side that runs at another speed in the steps that the other side measured."""
-
-    label: str
-    apart: float
-    """Difference of the logarithm of the speeds; infinite where the sides have no step in common."""
-    own: tuple[int, int]
-    """First and last measured step of the side."""
-    other: tuple[int, int]
-    """The same of the other side."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class GroupPair:
     """Two groups that are compared: candidate and baseline, their fairness, and the logarithm of their ratio."""
 
@@ -136,14 +124,9 @@ def _phases(pair: GroupPair) -> tuple[Phase, ...]:
     if pair.metric == TIME_TO_TRAIN:
         return ()
     one, other = pair.groups
-    if spans := without_common_steps(one, other):
-        return (Phase(label=one.label, apart=math.inf, own=spans[0], other=spans[1]),)
-    found = ((group, other_phase(group, against)) for group, against in ((one, other), (other, one)))
-    return tuple(
-        Phase(label=group.label, apart=phase[0], own=phase[1], other=phase[2])
-        for group, phase in found
-        if phase is not None
-    )
+    if apart := without_common_steps(one, other):
+        return (apart,)
+    return tuple(filter(None, (other_phase(one, other), other_phase(other, one))))
 
 
 def same_run_warning(pair: GroupPair) -> str | None:

@@ -107,7 +107,8 @@ def seconds_together(values: Iterable[float | None]) -> Form:
     """
     known = [abs(value) for value in values if value and math.isfinite(value)]
     if not known or max(known) >= MOST_MILLISECONDS or min(known) >= _LEAST_SECONDS:
-        digits = 3 if not known else max(3, 2 - math.floor(math.log10(min(known)))) if min(known) < 0.01 else 3
+        least = min(known, default=1.0)
+        digits = 2 - math.floor(math.log10(least)) if least < 0.01 else 3
         return lambda value: (
             seconds(value) if value is None or abs(value) >= _LEAST_SECONDS else f"{value:.{digits}f} s"
         )
@@ -404,10 +405,9 @@ def binary_size(amount: int) -> str:
     >>> binary_size(2**30), binary_size(3 * 2**19), binary_size(512)
     ('1 GiB', '1.5 MiB', '512 B')
     """
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if amount >= unit:
-            return f"{amount / unit:g} {name}"
-    return f"{amount} B"
+    units = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+    unit, name = next(((unit, name) for unit, name in units if amount >= unit), (1, "B"))
+    return f"{amount / unit:g} {name}"
 
 
 def time_left(value: float) -> str:

@@ -65,7 +65,7 @@ def term_of(
     )
 
 
-def _known(**found: Term | None) -> dict[str, Term]:
+def _known(found: Mapping[str, Term | None]) -> dict[str, Term]:
     return {name: term for name, term in found.items() if term is not None}
 
 
@@ -106,7 +106,7 @@ def performance_figures(
     covered = int(measured.column("covers").sum())
     declared = config.warmup_steps
     grounds = ", as the step times show" if declared is None else f"; declared for each run: {declared}"
-    known = _known(**{
+    known = _known({
         "measured_steps": _counted_steps(covered, "the measured rows", f", {counted(len(measured), 'row')}"),
         "tokens_per_step": _tokens_per_step(measured),
         "warmup_steps_dropped": _counted_steps(dropped, "the rows before the measured ones", grounds),
@@ -174,10 +174,10 @@ def token_range(steps: Steps) -> tuple[float, float] | None:
 def _totals(steps: Steps) -> dict[str, Term | None]:
     """Return the sums over all rows, warm-up and interrupted ones included."""
     time, (seconds, covers) = steps.total_seconds(), steps.columns("seconds", "covers")
-    timed, covered, of_all = np.isfinite(seconds), int(covers.sum()), _rows(steps, np.ones(len(covers), np.bool_))
+    of_all, timed = (_rows(steps, rows) for rows in (np.ones(len(covers), np.bool_), np.isfinite(seconds)))
     return {
-        "total_steps": _counted_steps(covered, "all rows", f", {of_all}"),
-        "total_time_seconds": None if time is None else _whole_time(time, "all rows with a time", _rows(steps, timed)),
+        "total_steps": _counted_steps(int(covers.sum()), "all rows", f", {of_all}"),
+        "total_time_seconds": None if time is None else _whole_time(time, "all rows with a time", timed),
     }
 
 
@@ -228,7 +228,7 @@ def _over_times(config: TrainingConfig, measured: Steps, timer: str | None) -> d
 def reported(measured: Steps) -> dict[str, Term]:
     """Return the framework's printed figures, combined over the measured rows, by field of Reported."""
     names = ("tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "tflops_per_gpu", "mfu")
-    return _known(**{name: combined(measured, f"{PRINTED}{name}") for name in names})
+    return _known({name: combined(measured, f"{PRINTED}{name}") for name in names})
 
 
 def final_loss(steps: Steps) -> Term | None:
@@ -256,10 +256,10 @@ def rates(config: TrainingConfig, measured: Steps) -> dict[str, Term]:
     if tokens is None and per_gpu is not None and gpus:
         tokens = _extended(per_gpu, per_gpu.value * gpus, "×", gpus, "GPUs")
     samples_per_gpu = _per_gpu(samples, gpus) or combined(measured, "reported_samples_per_second_per_gpu")
-    return _known(
-        tokens_per_second=tokens, tokens_per_second_per_gpu=per_gpu,
-        samples_per_second=samples, samples_per_second_per_gpu=samples_per_gpu,
-    )  # fmt: skip
+    return _known({
+        "tokens_per_second": tokens, "tokens_per_second_per_gpu": per_gpu,
+        "samples_per_second": samples, "samples_per_second_per_gpu": samples_per_gpu,
+    })  # fmt: skip
 
 
 def work_rate(config: TrainingConfig, measured: Steps, unit: str) -> Term | None:
