@@ -63,7 +63,7 @@ def _warnings(finding: SurveyedFile) -> tuple[str, ...]:
     return finding.profile.warnings if finding.profile is not None else ()
 
 
-def _document(survey: Survey) -> dict[str, Any]:
+def render_json(survey: Survey) -> str:
     rows = []
     for finding in survey.found:
         row: dict[str, Any] = {name: read(finding) for name, read in SURVEY_COLUMNS.items()}
@@ -73,16 +73,13 @@ def _document(survey: Survey) -> dict[str, Any]:
             row["profile"] = dataclasses.asdict(finding.profile)
         rows.append(row)
     pair = _pair(survey.found)
-    return {
+    document = {
         "files": rows,
         "other_files": survey.foreign,
         "profile_comparison": compare_profiles(*pair) if pair else None,
         "saved": [str(path) for path in survey.saved],
     }
-
-
-def render_json(survey: Survey) -> str:
-    return json.dumps(_document(survey), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def render_survey(survey: Survey, ending: str) -> str:

@@ -112,10 +112,6 @@ def warmup(figure: Any, cells: Sequence[MicroResult], *, stable: int | None) -> 
             axes.axvspan(where - 0.5, len(measured) - 0.5, color=COLOURS[2], alpha=0.08)
 
 
-def _roof(roof: Ceiling) -> str:
-    return f"{roof.precision}: {rate(roof.flops_per_second / TERA)} TFLOP/s, {rate(roof.bytes_per_second / GB)} GB/s"
-
-
 def _points(axes: Any, points: Sequence[RooflinePoint], *, several_precisions: bool) -> None:
     """Draw the points: a colour per model, a marker per kind of work, sequence length and batch next to each point."""
 
@@ -154,7 +150,8 @@ def roofline(figure: Any, ceilings: Sequence[Ceiling], points: Sequence[Roofline
             color=INK,
             linestyle=LINE_STYLES[number % len(LINE_STYLES)],
             linewidth=1.2,
-            label=_roof(roof),
+            label=f"{roof.precision}: {rate(roof.flops_per_second / TERA)} TFLOP/s, "
+            f"{rate(roof.bytes_per_second / GB)} GB/s",
         )
     _points(axes, points, several_precisions=len(ran) > 1)
     axes.set_xscale("log")
