@@ -459,3 +459,14 @@ def test_arguments_without_a_banner_belong_to_the_training_after_them(shared: Pa
     assert result.training_config.sequence_length == 4096
     told = [one for one in result.warnings if one.startswith("segments: ")]
     assert ["with softmax_type vanilla instead of learnable" in one for one in told] == [True]
+
+
+def test_a_validation_between_two_intervals_at_the_end_begins_no_training(read: Reader) -> None:
+    def row(step: int, loss: str) -> str:
+        return f"step:{step}/20000 {loss}:2.1 train_time:{41.6 * step:.0f}ms step_avg:41.60ms"
+
+    trained = {step: row(step, "train_loss") for step in range(200, 1401, 50)}
+    rows = [text for step, one in trained.items() for text in (one, *([] if step % 200 else [row(step, "val_loss")]))]
+    ends = [row(1421, "val_loss"), f"stopping_early: wallclock_cap train_time:{41.6 * 1421:.0f}ms step:1421/20000"]
+    result = read(["train_batch_tokens:524288 train_seq_len:1024 iterations:20000"], rows, ends)
+    assert (result.steps[-1].index, result.provenance.segments) == (1400, ())
