@@ -47,7 +47,7 @@ def test_hosts_that_differ_do_not_narrow_the_interval(calibration, random):
 def test_the_interval_of_one_run_covers_the_mean_of_that_run_or_is_not_shown(calibration, random, rows, process):
     from perf.calibration_worlds import Process
 
-    found = calibration.one_run(Process(name="", **process), rows, random, 500)
+    found = calibration.one_run(Process(name="", **process), rows, random, 300)
     assert 0.91 <= found.coverage <= 0.995
     assert found.shown > (0.5 if process.keys() & {"wander", "flips"} else 0.85)
 
