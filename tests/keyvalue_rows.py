@@ -189,7 +189,7 @@ def levanter(n: int, seconds: float = 120.0) -> str:
 def olmo(n: int, seconds: float = 2.0) -> str:
     """Return a block of OLMo-core, of 524,288 tokens on 8 GPUs."""
     return (
-        f"2026-11-24 08:{2 * n // 60:02}:{2 * n % 60:02}.767\tnode-3:0\tolmo_core.train.callbacks.console_logger:71\t"
+        f"2026-01-05 08:{2 * n // 60:02}:{2 * n % 60:02}.767\tnode-3:0\tolmo_core.train.callbacks.console_logger:71\t"
         f"INFO\t[step={n}/100,epoch=1,eta=1m]\n    train/CE loss=9.1234\n    throughput/total tokens={524288 * n:,}\n"
         f"    throughput/device/BPS={1 / seconds:.4f}\n    throughput/device/TPS={65536 / seconds:,.0f}"
     )

@@ -153,14 +153,14 @@ def test_a_log_that_a_launcher_dated_shows_what_its_rows_leave_out(tmp_path, nam
 OF_DIALECTS = {
     "nanotron": 1.05, "composer": 2.0, "verl": 25.0, "slime": 30.0, "tinygrad": 4.25, "colossalai": 22.9,
     "nemo_rl": 2.0, "mlx": 0.5, "paddle": 20.48, "fairseq": 2.0, "fms_fsdp": 2.0, "neuronx": 2.0, "aws": 2.0,
-    "t5x": 20.48, "levanter": 120.0,
+    "t5x": 20.48, "levanter": 120.0, "olmo": 2.0, "maxtext": 2.0,
 }  # fmt: skip
 OF_DIALECTS |= {"mindformers": 1.75, "automodel": 1.0, "picotron": 524.29 / 499.32}
 OF_DIALECTS |= {name: 64 * 2048 / 8 / rate for name, rate in (("lingua", 18400), ("internevo", 4096.25))}
 OF_DIALECTS |= {"torchtune": 64 * 2048 / 8 / 16384.5}
 """Row of keyvalue_rows → the time of its steps with FACTS, in seconds."""
 OWN_DATES = ("nanotron", "paddle", "mindformers", "automodel", "lingua", "internevo", "fairseq", "aws", "t5x")
-OWN_DATES += ("levanter",)
+OWN_DATES += ("levanter", "olmo")
 
 
 def redated(text, now):
