@@ -63,9 +63,9 @@ class StatedScatter:
     def checked(self) -> StatedScatter:
         """Return self. Raises UsageError that names the flag of a value out of range."""
         checked_confidence(self.confidence)
-        for whose, cv, usual in (("run", self.run_cv, "2%"), ("host", self.host_cv, "1%")):
+        for flag, cv, usual in (("--assume-run-cv", self.run_cv, "2%"), ("--assume-host-cv", self.host_cv, "1%")):
             if cv is not None and not 0 < cv < 1:
-                raise UsageError(f"--assume-{whose}-cv {as_stated(cv)}: must be between 0 and 100 %, such as {usual}")
+                raise UsageError(f"{flag} {as_stated(cv)}: must be between 0 and 100 %, such as {usual}")
         return self
 
 
