@@ -470,3 +470,14 @@ def test_a_validation_between_two_intervals_at_the_end_begins_no_training(read: 
     ends = [row(1421, "val_loss"), f"stopping_early: wallclock_cap train_time:{41.6 * 1421:.0f}ms step:1421/20000"]
     result = read(["train_batch_tokens:524288 train_seq_len:1024 iterations:20000"], rows, ends)
     assert (result.steps[-1].index, result.provenance.segments) == (1400, ())
+
+
+def test_deepspeeds_list_of_extensions_states_no_settings(read: Reader) -> None:
+    names = ("ninja", "async_io", "fused_adam", "cpu_adam", "fused_lamb", "random_ltd", "sparse_attn", "transformer")
+
+    def job(state: str, seconds: float) -> list[str]:
+        first, *others = JOBS["megatron"](replace(LONG, seconds=seconds))
+        return [first, *(f"{name} {'.' * (22 - len(name))} {state} ....... [OKAY]" for name in names), *others]
+
+    result = read(job("[NO]", LONG.seconds), job("[YES]", 1.0005 * LONG.seconds))
+    assert any("with the same settings" in warning for warning in result.warnings)

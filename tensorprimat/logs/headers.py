@@ -56,7 +56,9 @@ _MOST_LINES = 20_000  # before the first row
 _LONGEST = 60  # characters of a value
 _NAME = r"[a-z_][\w.\-]{1,60}"  # capitals are variables of the environment
 _STYLES = (
-    re.compile(rf"({_NAME}) \.{{3,}} (\S.*)"),  # Megatron, DeepSpeed
+    re.compile(
+        rf"({_NAME}) \.{{3,}} (?!\[(?:NO|YES|OKAY|FAIL)\])(\S.*)"
+    ),  # Megatron, DeepSpeed; not its list of extensions
     re.compile(rf"(?:.{{0,80}}?\b)?Config param ({_NAME}): (\S.*)"),  # MaxText
     re.compile(rf"({_NAME})=(\S.*)"),  # a dataclass, one field a line
     re.compile(rf"""["']?({_NAME})["']?\s?: ?(\S.*)"""),  # YAML, a dictionary
