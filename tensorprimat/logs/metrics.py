@@ -143,11 +143,13 @@ def read(log: Log) -> Reading:
 
 def _of_lines(log: Log, torn: UnreadText) -> Iterator[tuple[int, MetricRow]]:
     """Yield the rows of JSON lines. torn: receives lines that begin as rows do, but are none."""
+    number = 0
     for number, text in log.lines():
         if (row := _object(text)) is not None:
             yield number, row
         elif text.startswith("{"):
             torn.add(number, text)
+    torn.spare(number, log)
 
 
 def configure(reading: Reading, columns: MetricColumns, texts: dict[str, str], *, of: str) -> None:
@@ -277,7 +279,7 @@ def _has_rate_of_unknown_scope(columns: MetricColumns, steps: Steps) -> bool:
 
 def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricColumns:
     """Return the columns of a CSV. head: the line of its header; another header may follow, of an appended table."""
-    columns = MetricColumns()
+    columns, last = MetricColumns(), -1
     for number, block in log.numbered_blocks():
         rows = [(line, text) for line, text in lines_of(number, block) if line > head]
         likely = [(place, text) for place, (_, text) in enumerate(rows) if "tep" in text or "iteration" in text]
@@ -287,6 +289,8 @@ def _of_csv(log: Log, head: int, header: list[str], reading: Reading) -> MetricC
                 header = csv_cells(rows[begin][1])
                 reading.begins.append((rows[begin][0], f"another header in line {rows[begin][0]}"))
             _add_rows(columns, header, rows[begin + (begin in heads) : end], log)
+        last = rows[-1][0] if rows else last
+    columns.torn.spare(last, log)
     return columns
 
 

@@ -221,13 +221,19 @@ class UnreadText:
 
     def __init__(self) -> None:
         """Start without any."""
-        self.count, self.first, self.shown = 0, 0, ""
+        self.count, self.first, self.last, self.shown = 0, 0, 0, ""
 
     def add(self, line: int | None, text: str) -> None:
         """Count one. text: shown if it is the first."""
         if not self.count:
             self.first, self.shown = line or 0, one_line(text[:_SHOWN_CHARACTERS])
+        self.last = line or 0
         self.count += 1
+
+    def spare(self, line: int, log: Log) -> None:
+        """Leave the last line of the log out of the count if it has no line end: its writer may not be done with it."""
+        if self.count and self.last == line and log.tail(1)[-1]:
+            self.count -= 1
 
     def warnings(self) -> list[str]:
         """Return a warning about lines, if there are any."""
