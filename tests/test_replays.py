@@ -51,6 +51,13 @@ def test_rows_after_a_replay_behind_another_training_are_refused(name: str, seco
     assert read(first, first[-15:], further).performance_metrics.total_steps == 80
 
 
+def test_the_end_of_a_log_that_is_printed_twice_is_told(read: Reader) -> None:
+    lines = JOBS["nanochat"](LONG)
+    result = read(lines, lines[-15:])
+    assert_figures_of(result, LONG)
+    assert told(result)
+
+
 def test_equal_lines_of_several_ranks_are_not_a_replay(read: Reader) -> None:
     lines = [line for line in JOBS["megatron"](LONG) for _ in range(8)]
     result = read(lines)

@@ -394,10 +394,15 @@ def _plain_log(pair: GroupPair) -> float:
 
 
 def _verdict(pair: GroupPair, level: float) -> Verdict:
-    """Return the verdict at a confidence; "unsettled" if the interval, widened by the remaining drift, contains 1."""
-    if pair.log is None:
-        return "too_few_runs"
-    (low, high), further = pair.log.interval(level), remaining_drift(pair)
+    return verdict_of(pair.log, level, remaining_drift(pair)) if pair.log else "too_few_runs"
+
+
+def verdict_of(log: LogEstimate, level: float, further: float = 0.0) -> Verdict:
+    """Return the verdict at a confidence; "unsettled" if the interval, widened by `further`, contains 1.
+
+    further: by how much the logarithm may still move while step time drifts; 0 for settled sides.
+    """
+    low, high = log.interval(level)
     if further and low * math.exp(-further) <= 1 <= high * math.exp(further):
         return "unsettled"
     return _direction(low, high)
@@ -406,13 +411,17 @@ def _verdict(pair: GroupPair, level: float) -> Verdict:
 def remaining_drift(pair: GroupPair) -> float:
     """Return by how much (of the logarithm) the ratio may still move.
 
-    It may where a side is unsettled, by the drift seen, several times over, or where one runs at another speed in the
-    steps that the other one measured. 0 otherwise.
+    It may where a side is unsettled, or runs at another speed in the steps that the other one measured. 0 otherwise.
     """
     if pair.log is None or pair.metric == TIME_TO_TRAIN:
         return 0.0
-    drift = 0.0 if all(map(settled, pair.groups)) else DRIFTS_ON * max(pair.log.drift, LEAST_DRIFT)
+    drift = 0.0 if all(map(settled, pair.groups)) else further_drift(pair.log)
     return drift if pair.common else max(drift, *(PHASES_APART * phase.apart for phase in pair.phases), 0.0)
+
+
+def further_drift(log: LogEstimate) -> float:
+    """Return by how much the logarithm may still move where a side is unsettled: the drift seen, several times over."""
+    return DRIFTS_ON * max(log.drift, LEAST_DRIFT)
 
 
 def phase_notice(pair: GroupPair) -> Notice | None:

@@ -33,13 +33,13 @@ class RepeatedText(NamedTuple):
     """The first of the lines that are repeated."""
 
 
-def find_replays(log: Log, steps: Steps, *, by_stamps: bool = False, opens: str = "") -> list[RepeatedText]:
+def find_replays(log: Log, steps: Steps, with_prefixes: bool, opens: str) -> list[RepeatedText]:
     """Return the stretches of whole lines that repeat an earlier stretch with rows, in the order of the log.
 
-    The prefixes of launchers and collectors may differ, unless they time the rows (by_stamps). steps: the rows
-    that a reader found. Only rows that state a time or a rate count: another training with the same
-    seed prints the same losses, but never the same times. opens: expression of the first line of a row of several; its
-    last line may be that of many rows.
+    The prefixes of launchers and collectors may differ, unless they count (with_prefixes): they time the rows, or name
+    the ranks that printed them. steps: the rows that a reader found. Only rows that state a time or a rate count:
+    another training with the same seed prints the same losses, but never the same times. opens: expression of the first
+    line of a row of several; its last line may be that of many rows.
     """
     lines_of_rows = steps.column("line")
     stated = [np.isfinite(steps.column(name)) for name in ("seconds", *RATES) if steps.has(name)]
@@ -49,7 +49,7 @@ def find_replays(log: Log, steps: Steps, *, by_stamps: bool = False, opens: str 
         return []
     lines, opened, opening = array("q"), array("q"), re.compile(opens.encode())
     row = next((text for line, text in log.bare_lines() if line == rows[0]), "")
-    is_prefixed = not by_stamps and prefixes.strip(row) != row  # by a launcher or collector
+    is_prefixed = not with_prefixes and prefixes.strip(row) != row  # by a launcher or collector
     text_of = _bare if is_prefixed else bytes
     for _, block in log.numbered_blocks():
         of_block = block.removesuffix(b"\n").split(b"\n")

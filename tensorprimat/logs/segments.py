@@ -93,16 +93,16 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     if isinstance(whole, Result):
         return whole
     repeats.refuse_newest_first(whole.steps, log.name)
-    cuts = [] if log.is_folder or log.is_binary else _cuts(log, format, whole)
-    is_stamped = whole.timing == "timestamps"
-    again = replays.find_replays(log, whole.steps, by_stamps=is_stamped, opens=format.opens) if cuts else []
+    cuts, unread = ([], False) if log.is_folder or log.is_binary else _cuts(log, format, whole)
+    with_prefixes = whole.timing == "timestamps" or not cuts
+    again = replays.find_replays(log, whole.steps, with_prefixes, format.opens) if cuts or unread else []
     if again:
         log = replace(log, parts=replays.parts_without_replays(log, again))
         whole = format.read(log)
         if isinstance(whole, Result):
             return whole
         whole.warnings.append(replays.replay_note(again))
-        cuts = _cuts(log, format, whole)
+        cuts, _ = _cuts(log, format, whole)
         _refuse_rows_after_replays(log, format, again, cuts, whole)
     _refuse_mixed(log, cuts, whole.steps)
     _refuse_alternating(log, whole.steps)
@@ -122,15 +122,18 @@ def read_segments(log: Log, format: Format) -> Result | list[Segment]:
     return found
 
 
-def _cuts(log: Log, format: Format, whole: Reading) -> list[Cut]:
-    """Return where segments begin: at lines that say so, and where settings are stated again with other values."""
+def _cuts(log: Log, format: Format, whole: Reading) -> tuple[list[Cut], bool]:
+    """Return where segments begin, and True if rows follow that were not read.
+
+    They begin at lines that say so, and where settings are stated again with other values.
+    """
     landmarks = starts.find_landmarks(log, format, whole)
     cuts = starts.segment_cuts(log, format, whole, landmarks)
     _refuse_many(log, len(cuts))
     first_row, stretches = starts.doubtful(format, whole, landmarks, cuts)
     found = sorted([*cuts, *_restated_cuts(log, format, stretches, first_row)])
     _refuse_many(log, len(found))
-    return found
+    return found, landmarks.unread
 
 
 def _restated_cuts(log: Log, format: Format, stretches: Sequence[tuple[int, int]], first_row: int) -> Iterator[Cut]:

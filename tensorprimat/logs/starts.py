@@ -51,7 +51,7 @@ class StartMark(NamedTuple):
     line: int
     text: bytes
     kind: str
-    """As `_literals` names it; "row" for a row of another format."""
+    """As `_literals` names it; "row" for a row of another format, "own" for one of this format that was not read."""
     rest: bytes = b""
     """Rest of the line after the text."""
     rank: int | None = None
@@ -73,17 +73,21 @@ class Landmarks(NamedTuple):
     going_back: list[int]
     """Positions among the rows at which the reader found that the numbers of steps go back."""
     marks: list[StartMark]
+    unread: bool
+    """Rows of this format follow the last one that was read: those of another rank, or the same ones again."""
 
 
 def find_landmarks(log: Log, format: Format, whole: Reading) -> Landmarks:
     """Return what `segment_cuts` and `doubtful` look at."""
     rows, going_back = _rows_of(log, format, whole)
-    return Landmarks(rows, going_back, list(_marks(log, format, rows, whole)) if len(rows) else [])
+    marks = list(_marks(log, format, rows, whole)) if len(rows) else []
+    unread = any(mark.kind == "own" and mark.line > rows[-1] for mark in marks)
+    return Landmarks(rows, going_back, [mark for mark in marks if mark.kind != "own"], unread)
 
 
 def segment_cuts(log: Log, format: Format, whole: Reading, landmarks: Landmarks) -> list[Cut]:
     """Return the lines at which segments begin, in ascending order, without the first segment."""
-    rows, going_back, every_mark = landmarks
+    rows, going_back, every_mark, _ = landmarks
     if not len(rows):
         return []
     certain = {place: Cut(int(rows[place]), reason) for place, reason in changes.of_work(whole.steps)}
@@ -273,7 +277,7 @@ def _marks(log: Log, format: Format, rows: np.ndarray, whole: Reading) -> Iterat
             taken = min(len(ends), int(lasts[end - 1]) - number + 1)
             start = int(ends[skipped - 1]) + 1 if skipped else 0
             stop = int(ends[taken - 1]) + 1 if taken < len(ends) else len(block)
-            yield from _marks_in(number + skipped, block[start:stop], kinds, others)
+            yield from _marks_in(number + skipped, block[start:stop], kinds, others, format.needles)
 
 
 def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
@@ -292,11 +296,12 @@ def _without_late_ranks(marks: Iterable[StartMark]) -> Iterator[StartMark]:
 
 
 class _OtherRows:
-    """Search for rows of other formats in blocks of a log."""
+    """Search for rows of other formats, and of this one between those that were read, in blocks of a log."""
 
     def __init__(self, log: Log, format: Format) -> None:
         self._log = log
-        self._needles = {needle: other for other in FORMATS for needle in other.needles if needle not in format.needles}
+        self._needles = {needle: other for other in FORMATS for needle in other.needles if other.name != format.name}
+        self._needles |= dict.fromkeys(format.needles, format)
         self._hits: Counter[bytes] = Counter()
         self._misses: Counter[bytes] = Counter()
         self._window: tuple[bytes, Log] = b"", log
@@ -327,7 +332,9 @@ _PRINTED_BY_EACH_RANK = ("start", "prelude", "foreign")
 MARK_BYTES = 300  # of a line, from the place at which a mark begins
 
 
-def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows) -> Iterator[StartMark]:
+def _marks_in(
+    number: int, block: bytes, kinds: Mapping[bytes, str], others: _OtherRows, own: Collection[bytes]
+) -> Iterator[StartMark]:
     found = list(others.within(block))
     for text in kinds:
         at = block.find(text)
@@ -342,7 +349,7 @@ def _marks_in(number: int, block: bytes, kinds: Mapping[bytes, str], others: _Ot
         _, begins, prefix = before.rpartition(b"\n")
         end = block.find(b"\n", at, at + MARK_BYTES)  # a line of 16 MB may contain a hundred thousand marks
         rest = block[at + len(text) : end if end >= 0 else at + MARK_BYTES].strip()
-        kind = kinds.get(text, "row")
+        kind = kinds.get(text, "own" if text in own else "row")
         is_whole = prefix and (begins or at < MARK_BYTES)
         is_ranked = is_whole and kind in _PRINTED_BY_EACH_RANK
         rank = prefixes.split(prefix.decode("utf-8", "replace"))[0].rank if is_ranked else None

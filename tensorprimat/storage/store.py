@@ -378,7 +378,7 @@ def load_all(paths: Iterable[Path], *, read: Read = load_each, strict: bool = Fa
         loaded += found
         problems += [f"left out: {outcome}" for _, outcome in outcomes if isinstance(outcome, InputError)]
         if not found:
-            remedy = "make some with tprimat run or tprimat extract"
+            remedy = "run ./benchmark.py, or read a log with tprimat extract"
             if any((path / HISTORY).glob("*.json")):
                 remedy = f"earlier ones are in {path / HISTORY}"
             why = "no benchmark results in this folder" + (f" ({problems[0]})" if problems else "")
