@@ -138,3 +138,14 @@ def test_frozen_weights_with_adapters_cost_what_torchs_counter_says():
 def test_every_symbol_of_a_formula_is_named_with_it():
     for convention in flops.CONVENTIONS.values():
         assert list(convention.symbols) == [symbol for symbol in SYMBOLS if symbol in convention.formula]
+
+
+def test_a_framework_that_counts_recomputation_is_recognised():
+    """Megatron-DeepSpeed's count of Qwen2.5-7B at 2,048; grouped keys and values cost nothing there."""
+    width, layers, length = 3584, 28, 2048
+    forward = layers * (2 * width**2 + 2 * width * length + 3 * 18_944 * width) + 151_643 * width
+    result = plausible.result("h100", model="qwen", sequence_length=length)
+    recomputed = result.changed(training_config=result.training_config.changed(recompute="full"))
+    for one, agrees in ((result, False), (recomputed, True)):
+        counts = flops.countings(one).values()
+        assert any(abs(count / (2 * 4 * forward) - 1) < 0.02 for count in counts) == agrees

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import ModelShape, Result
+from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.models import presets
 
 
@@ -128,8 +129,12 @@ def charged_per_token(result: Result, convention: str = DEFAULT_CONVENTION) -> i
 
 
 def countings(result: Result) -> dict[str, int]:
-    """Return the FLOPs of one token that a framework may have counted: by each convention, and of a training with
-    adapters also with frozen weights at 4 FLOPs. Empty where shape or length is unknown."""
+    """Return the FLOPs of one token that a framework may have counted; empty where shape or length is unknown.
+
+    They are those of each convention, of a training with adapters also with frozen weights at 4 FLOPs, and of one that
+    recomputes all layers also with a second forward, as in Megatron-DeepSpeed's throughput_calculator
+    (deepspeedai/Megatron-DeepSpeed, megatron/utils.py).
+    """
     shape, length = result.model.shape, result.training_config.sequence_length
     if shape is None or not length:
         return {}
@@ -137,6 +142,8 @@ def countings(result: Result) -> dict[str, int]:
     if frozen_parameters(result):
         charged = {f"{name}, frozen weights at 4 FLOPs": charged_per_token(result, name) for name in CONVENTIONS}
         counted |= {name: count for name, count in charged.items() if count}
+    if result.training_config.recompute == Recompute.ALL_LAYERS:
+        counted |= {f"{name}, recomputation included": count * 4 // 3 for name, count in counted.items()}
     return counted
 
 
