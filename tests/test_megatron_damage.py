@@ -68,7 +68,7 @@ def test_two_iterations_run_together_on_one_line_are_left_out_and_reported(tmp_p
     rows = [row("2021", i, 2500.0 + 100 * i) for i in range(1, 9)]
     result = read(tmp_path, [*rows[:3], rows[3] + rows[4], *rows[5:]])
     assert [step.seconds for step in result.steps] == [2.6, 2.7, 2.8, 3.1, 3.2, 3.3]
-    assert any("1 iteration lines" in warning and "line 4" in warning for warning in result.warnings)
+    assert any("1 iteration line without" in warning and "on line 4" in warning for warning in result.warnings)
 
 
 def test_a_log_of_one_row_is_refused(tmp_path: Path) -> None:
