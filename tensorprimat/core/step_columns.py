@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorprimat.core.quantities import to_digits
-from tensorprimat.core.steps import FLAG_COLUMNS, INTEGER_COLUMNS, INTERRUPTIONS, Steps, field_value
+from tensorprimat.core.steps import FLAG_COLUMNS, INTEGER_COLUMNS, INTERRUPTIONS, Steps
 
 SERIES_DIGITS = 6  # significant digits of a raw series: a microsecond in a second
 
@@ -43,9 +43,12 @@ def with_steps(document: Any) -> Any:
 def column(steps: Steps, name: str) -> list[Any]:
     """Return one column as JSON: null where unseen, "nan" where nan was logged."""
     values = steps.column(name)
-    if name in FLAG_COLUMNS or name in INTEGER_COLUMNS:
-        cells = (field_value(name, value, printed_nan=False) for value in values)
-        return [None if value == "" else value for value in cells]
+    if name == "interrupted_by":
+        return [INTERRUPTIONS[int(value)] or None for value in values]
+    if name in FLAG_COLUMNS:
+        return [bool(value) for value in values]
+    if name in INTEGER_COLUMNS:
+        return [None if name == "line" and value < 0 else int(value) for value in values]
     printed_nan = steps.logged_nan(name)
     shorten = partial(round, ndigits=3) if name == "ended_at" else partial(to_digits, digits=SERIES_DIGITS)
     return [

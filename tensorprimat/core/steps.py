@@ -318,7 +318,7 @@ class Steps(Sequence[Step]):
         row: dict[str, object] = {}
         for name in ("index", "seconds", *self._columns):
             printed_nan = name in self._logged_nan and self._logged_nan[name][position]
-            row[name] = field_value(name, self.column(name)[position], printed_nan=printed_nan)
+            row[name] = _cell(name, self.column(name)[position], printed_nan=printed_nan)
         return Step(**row)  # type: ignore[arg-type]  # the column tables above are Step's own fields
 
     def __iter__(self) -> Iterator[Step]:
@@ -344,7 +344,7 @@ class Steps(Sequence[Step]):
         return f"Steps({self._length} rows: {', '.join(self.seen)})"
 
 
-def field_value(name: str, value: float, *, printed_nan: bool) -> object:
+def _cell(name: str, value: float, *, printed_nan: bool) -> object:
     """Return the value of a `Step`'s field that a column contains. printed_nan: a nan in it is the framework's own."""
     if name == "interrupted_by":
         return INTERRUPTIONS[int(value)]
@@ -400,7 +400,7 @@ class StepsBuilder:
         for name, column in self._columns.items():
             if place >= len(column):
                 continue
-            row[name] = field_value(name, column[place], printed_nan=place in self._nan_rows.get(name, ()))
+            row[name] = _cell(name, column[place], printed_nan=place in self._nan_rows.get(name, ()))
         return Step(**row)  # type: ignore[arg-type]  # the columns are Step's own fields
 
     def change(self, place: int, **columns: float) -> None:
