@@ -59,7 +59,7 @@ def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarra
     if steps.has("seconds"):
         timed.append(np.isfinite(steps.column("seconds")))
     measurable = np.logical_or.reduce(timed) if timed else np.zeros(len(steps), dtype=bool)
-    trained: list[tuple[int, np.ndarray, dict[int, np.ndarray], list[int], int]] = []
+    trained = []
     for run, of_run in _rows_by_run(run_column):
         by_segment = {
             number: chosen(of_run, (segment_column[of_run] == number) & (covers[of_run] > 0))
@@ -67,20 +67,21 @@ def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarra
         }
         of_times = {number: rows for number, rows in by_segment.items() if measurable[rows].any()}
         chain = _longest_chain(of_times or by_segment, steps, covers)
-        longest = max(chain, key=lambda number: (covers[by_segment[number]].sum(), number))  # the later of equals
-        trained.append((run, of_run, by_segment | chain, [*chain], longest))
-    measured_most = [by_segment[longest] for _, _, by_segment, _, longest in trained]
+        longest = max(chain, key=lambda number: (covers[by_segment[number]].sum(), number))
+        by_segment |= chain
+        trained.append(_Trained(run=run, of_run=of_run, by_segment=by_segment, chain=[*chain], longest=longest))
+    measured_most = [one.by_segment[one.longest] for one in trained]
     declared = [_declared_rows(covers[rows], warmup_steps) for rows in measured_most]
     together = find_warmup([undisturbed[rows] for rows in measured_most], None if warmup_steps is None else declared)
     selections = []
-    for (run, of_run, by_segment, chain_of_run, longest), steady, least in zip(
-        trained, together.runs, declared, strict=True
-    ):
+    for one, steady, least in zip(trained, together.runs, declared, strict=True):
+        run, of_run, by_segment = one.run, one.of_run, one.by_segment
+        known = {one.longest: steady}
         pieces = [
-            _piece(number, by_segment[number], covers, pace, undisturbed, warmup_steps, {longest: steady}.get(number))
-            for number in chain_of_run
+            _piece(number, by_segment[number], covers, pace, undisturbed, warmup_steps, known.get(number))
+            for number in one.chain
         ]
-        main = next(piece for piece in pieces if piece.segment == longest)
+        main = next(piece for piece in pieces if piece.segment == one.longest)
         measured = [piece for piece in pieces if piece is main or _is_level(piece, main, pace)]
         after = np.concatenate([piece.after for piece in measured]) if len(measured) > 1 else main.after
         selections.append(
@@ -102,6 +103,19 @@ def _select_among(steps: Steps, warmup_steps: int | None, interrupted: np.ndarra
             )
         )
     return tuple(selections)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Trained:
+    """The rows of one run, by segment."""
+
+    run: int
+    of_run: np.ndarray
+    by_segment: dict[int, np.ndarray]
+    chain: list[int]
+    """Segments that resume one another."""
+    longest: int
+    """The one of these with most optimizer steps, the later one of equals."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,7 +179,8 @@ def _longest_chain(by_segment: dict[int, np.ndarray], steps: Steps, covers: np.n
         else:
             chains.append({number: rows})
     if not chains:
-        return dict([*by_segment.items()][-1:])  # none has a row
+        number = [*by_segment][-1]
+        return {number: by_segment[number]}
     latest_first = reversed(chains)  # max takes the first of equals
     return max(latest_first, key=lambda chain: sum(int(covers[rows].sum()) for rows in chain.values()))
 
@@ -185,13 +200,17 @@ def _resumes(rows: np.ndarray, before: np.ndarray, steps: Steps) -> bool:
 def _is_level(piece: _Piece, main: _Piece, pace: FloatArray) -> bool:
     """Return True if a segment runs at the speed of the longest one; also if either has no known speed."""
     mine, theirs = (finite(pace[one.after]) for one in (piece, main))
-    return not len(mine) or not len(theirs) or abs(median(mine) / median(theirs) - 1) <= SAME_LEVEL
+    if not len(mine) or not len(theirs):
+        return True
+    return abs(median(mine) / median(theirs) - 1) <= SAME_LEVEL
 
 
 def _rows_by_run(runs: np.ndarray) -> list[tuple[int, np.ndarray]]:
     """Return every run with the positions of its rows, in one pass: thousands of files pool as thousands of runs."""
-    if not len(runs) or (runs == runs[0]).all():
-        return [(int(number), np.arange(len(runs))) for number in runs[:1]]
+    if not len(runs):
+        return []
+    if (runs == runs[0]).all():
+        return [(int(runs[0]), np.arange(len(runs)))]
     numbers, place = np.unique(runs, return_inverse=True)
     order = np.argsort(place, kind="stable")
     ends = np.cumsum(np.bincount(place))[:-1]
@@ -227,7 +246,7 @@ def summarise(result: Result) -> Result:
         rates = _values(of_one or _terms_of_rows(result, rows))
         runs.append(_run(known.get(selection.run) or Run(index=selection.run), steps, selection, rows, rates))
     figured = result.changed(
-        performance_metrics=_performance(result, found),
+        performance_metrics=_with_means(result, _performance(result, found)),
         memory_metrics=_memory(steps, found["memory_metrics"], result.memory_metrics),
         power_metrics=_power(steps, found["power_metrics"], result.power_metrics),
         runs=tuple(runs),
@@ -367,16 +386,21 @@ def _performance(result: Result, found: dict[str, dict[str, Term]]) -> Performan
     rated = not values.keys().isdisjoint(("tokens_per_second", "tokens_per_second_per_gpu"))
     from_times = "measured_time_seconds" in values and ("tokens_per_step" in values or not rated)
     from_rates = rated or "samples_per_second" in values
-    known = result.performance_metrics
-    if not from_times and not from_rates and known.basis == "reported_means":  # the framework's own stay
-        return known.changed(total_steps=values.get("total_steps"), measured_steps=0)
-    reported = known.reported.changed(**_values(found["reported"]))
+    reported = result.performance_metrics.reported.changed(**_values(found["reported"]))
     basis = "step_times" if from_times else "reported_rates" if from_rates else None
     return PerformanceMetrics.model_validate({**values, "basis": basis, "reported": reported})
 
 
 def _values(found: dict[str, Term]) -> dict[str, float]:
     return {name: term.value for name, term in found.items()}
+
+
+def _with_means(result: Result, performance: PerformanceMetrics) -> PerformanceMetrics:
+    """Return figures of the steps; if they measure nothing, the framework's own means and the number of steps."""
+    known = result.performance_metrics
+    if performance.basis is not None or known.basis != "reported_means":
+        return performance
+    return known.changed(total_steps=performance.total_steps, measured_steps=0)
 
 
 def _memory(steps: Steps, found: dict[str, Term], stated: MemoryMetrics | None) -> MemoryMetrics | None:
