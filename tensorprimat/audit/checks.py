@@ -128,14 +128,16 @@ def _selection(result: Result, selections: Sequence[Selection]) -> list[Notice]:
 def _few_rows(result: Result, selection: Selection, say: Callable[..., Notice]) -> Notice:
     """Return how many rows of a run are measured, of how many, and why the others are not."""
     rest = np.setdiff1d(selection.of_run, selection.rows)
-    of_rest = result.steps.take(rest)
+    of_rest, segment = result.steps.take(rest), result.steps.column("segment")
+    first = {segment[row]: row for row in reversed(selection.rows)}  # measured row of a segment
     timed = [np.isfinite(of_rest.column("seconds")), *(np.isfinite(usable_rate(of_rest, name)) for name in RATES)]
     reasons = {
-        "of other segments": ~np.isin(rest, selection.of_training),
+        "of other segments": ~np.isin(rest, selection.of_training) | ~np.isin(segment[rest], [*first]),
         "without steps of their own": of_rest.column("covers") == 0,
         "without a time": ~np.logical_or.reduce(timed),
         f"with {_other_work(result)}": of_rest.column("interrupted_by") != 0,
-        "of the warm-up": np.ones(len(rest), dtype=bool),
+        "of the warm-up": np.array([row < first.get(segment[row], -1) for row in rest], dtype=bool),
+        "for other reasons": np.ones(len(rest), dtype=bool),
     }
     why = np.select(list(reasons.values()), range(len(reasons)))
     numbers = zip(np.bincount(why, minlength=len(reasons)), reasons, strict=True)
