@@ -1,4 +1,4 @@
-"""Linear layers of the torch engine that sum gradients inside the product, and that multiply in FP8."""
+"""Linear layers of the torch engine that multiply in FP8."""
 
 import copy
 
@@ -9,7 +9,6 @@ pytest.importorskip("lightning")
 pytest.importorskip("transformers")
 
 import torch
-from each import in_each
 
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import engine, fp8, linear
@@ -36,69 +35,12 @@ def without_compiled_code():
     torch._dynamo.reset()
 
 
-def network(model="llama"):
-    torch.manual_seed(0)
-    return LanguageModel(presets.find_preset(model, "tiny"), sequence_length=32)
-
-
-@pytest.mark.parametrize(("model", "compiled"), [("llama", True), ("qwen", False)])
-def test_gradients_summed_in_the_product_are_those_of_autograd_and_begin_anew_with_a_step(model, compiled):
-    ours = network(model)
-    plain = copy.deepcopy(ours)
-    sums = linear.GradientSums(ours.decoder.layers)
-    if compiled:
-        ours.recompute_activations("full")
-        ours.compile_layers()
-    for step in range(2):
-        for micro_batch in range(3):
-            tokens = torch.randint(0, 500, (1, 33))
-            sums.begin_micro_batch(micro_batch)
-            assert ours(tokens).item() == pytest.approx(plain(tokens).item(), rel=1e-6), step
-            ours(tokens).backward()
-            plain(tokens).backward()
-        assert all(part.weight.grad is None for part in linear.linear_layers(ours.decoder.layers))
-        sums.to_weights()
-        for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
-            one.grad = other.grad = None
-
-
 def losses(tmp_path, **changes):
     spec = RunSpec(**{**TINY, **changes})
     module, file = TrainingModule(spec), tmp_path / "result.json"
     engine.trainer_of(spec, [engine.callback_of(spec, module, file)]).fit(module)
     result = store.load(file)
     return result.steps.column("loss"), result.training_config.fused_kernels
-
-
-@pytest.fixture(scope="module")
-def in_bf16(tmp_path_factory):
-    """Losses and kernels of a training in BF16, which others are compared with."""
-    return losses(tmp_path_factory.mktemp("plain"))
-
-
-def test_a_training_with_summed_gradients_loses_as_one_without(in_bf16, tmp_path, monkeypatch):
-    plain, kernels = in_bf16
-    assert "gradient accumulation" not in kernels
-    monkeypatch.setattr(TrainingModule, "_can_sum_gradients", lambda _: True)
-    summed, kernels = losses(tmp_path)
-    assert "gradient accumulation" in kernels
-    assert summed == pytest.approx(plain, rel=2e-4)
-    assert not (summed == plain).all(), "BF16 rounds each gradient before it is added"
-
-
-@in_each(
-    ("changes", "can"),
-    [
-        ({}, True), ({"global_batch_size": 1}, False), ({"num_gpus": 2, "global_batch_size": 8}, False),
-        ({"compile": False}, False), ({"master_weights": "fp32"}, False),
-    ],
-)  # fmt: skip
-def test_only_one_compiled_device_with_several_micro_batches_sums_gradients(changes, can):
-    module = TrainingModule(RunSpec(**{**TINY, "compile": True, **changes}))
-    module.network = network()
-    module._trainer = type("", (), {"strategy": type("", (), {"root_device": torch.device("cuda:0")})})
-    assert module._can_sum_gradients() is can
 
 
 def test_products_in_fp8_are_those_of_torchao():
@@ -120,8 +62,8 @@ def test_products_in_fp8_are_those_of_torchao():
         assert without.ndim == 1 or not torch.equal(one, without)
 
 
-def test_a_training_in_fp8_quantises_its_weights_before_each_step(in_bf16, tmp_path):
-    plain, _ = in_bf16
+def test_a_training_in_fp8_quantises_its_weights_before_each_step(tmp_path):
+    plain, _ = losses(tmp_path)
     kept, kernels = losses(tmp_path, precision="fp8", options={training_memory.KEPT_FP8: "yes"})
     assert "FP8 weights once per step" in kernels
     assert kept == pytest.approx(plain, rel=0.01)
@@ -131,7 +73,7 @@ def test_a_training_in_fp8_quantises_its_weights_before_each_step(in_bf16, tmp_p
 
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_layers_in_fp8_are_compiled_once_for_all_steps():
-    ours = network().to(torch.bfloat16)
+    ours = LanguageModel(presets.find_preset("llama", "tiny"), sequence_length=32).to(torch.bfloat16)
     parts = linear.to_fp8(ours.decoder.layers)
     for layer in ours.decoder.layers:
         layer.compile(dynamic=False, backend="aot_eager")

@@ -1,13 +1,9 @@
-"""Linear layers with less memory traffic than torch's, for models whose micro-batches all use every layer once.
+"""Linear layers that multiply in FP8 with one dynamic scale per tensor, the recipe that torchao calls "tensorwise".
 
-`SummingLinear` adds the gradient of its weight to the sum of the earlier micro-batches inside the matrix product.
-autograd would write each gradient and then add it, which reads both and writes the sum.
-
-`Fp8Linear` multiplies in FP8 with one dynamic scale per tensor: forward in E4M3, backward with the gradients in E5M2,
-the recipe that torchao calls "tensorwise". A Hopper multiplies FP8 only with both operands contiguous along the summed
-axis, so that backward needs every operand transposed. A kernel of this package (transpose.py) does that; torch.compile
-would fuse it with the kernels that compute the operands, which then write single bytes. The weights are quantised once
-for all micro-batches of a step (`keep_quantised`).
+Forward is in E4M3, backward has the gradients in E5M2. A Hopper multiplies FP8 only with both operands contiguous along
+the summed axis, so that backward needs every operand transposed. A kernel of this package (transpose.py) does that;
+torch.compile would fuse it with the kernels that compute the operands, which then write single bytes. The weights are
+quantised once for all micro-batches of a step (`keep_quantised`).
 """
 
 from __future__ import annotations
@@ -19,83 +15,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 LEAST_MAXIMUM = 1e-12  # of a tensor of zeros
 Types: TypeAlias = "tuple[torch.dtype, torch.dtype]"
 
 
-class _Sums:
-    """The state that `add_product` reads when it runs: a compiled graph would keep a flag as it was when traced."""
-
-    begin = True  # the next product replaces the sum: the first micro-batch of a step
-
-
-# The schemas are written out, because torch 2.4 infers none from annotations that are evaluated later.
-@torch.library.custom_op(  # type: ignore[untyped-decorator]
-    "tensorprimat::add_product",
-    mutates_args=("total",),
-    schema="(Tensor(a!) total, Tensor gradient, Tensor inputs) -> ()",
-)
-def _add_product(total: torch.Tensor, gradient: torch.Tensor, inputs: torch.Tensor) -> None:
-    """Add gradientᵀ · inputs, (tokens, outputs) and (tokens, inputs), to total, or replace total by it."""
-    if _Sums.begin:
-        torch.mm(gradient.t(), inputs, out=total)
-    else:
-        total.addmm_(gradient.t(), inputs)
-
-
-@_add_product.register_fake  # type: ignore[untyped-decorator]
-def _(total: torch.Tensor, gradient: torch.Tensor, inputs: torch.Tensor) -> None: ...
-
-
-class _SummedProduct(torch.autograd.Function):  # type: ignore[misc]
-    """A product whose backward adds the gradient of the weight to `total`, and returns none for the weight."""
-
-    @staticmethod
-    def forward(context: Any, inputs: torch.Tensor, weight: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        context.save_for_backward(inputs, weight, total)
-        return functional.linear(inputs, weight)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        inputs, weight, total = context.saved_tensors
-        torch.ops.tensorprimat.add_product(total, gradient.flatten(0, -2), inputs.flatten(0, -2))
-        return gradient @ weight, None, None
-
-
-class SummingLinear(nn.Linear):  # type: ignore[misc]
-    """A linear layer that sums the gradients of its weight in `total`, of the weight's shape and type."""
-
-    total: torch.Tensor
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        product: torch.Tensor = _SummedProduct.apply(input, self.weight, self.total)
-        return product if self.bias is None else product + self.bias
-
-
-class GradientSums:
-    """The sums of the weights' gradients in layers, over the micro-batches of a step."""
-
-    def __init__(self, layers: Iterable[nn.Module]) -> None:
-        """Replace the classes of all linear layers; each of them must run once in every micro-batch."""
-        self._parts = linear_layers(layers)
-        for part in self._parts:
-            part.__class__ = SummingLinear
-            part.total = torch.empty_like(part.weight, requires_grad=False)
-
-    @staticmethod
-    def begin_micro_batch(index: int) -> None:
-        """Let the backward pass that follows replace the sums (index 0) or add to them."""
-        _Sums.begin = index == 0
-
-    def to_weights(self) -> None:
-        """Make the sums the gradients of the weights, for the optimizer."""
-        for part in self._parts:
-            part.weight.grad = part.total
-
-
+# The schema is written out, because torch 2.4 infers none from annotations that are evaluated later.
 @torch.library.custom_op(  # type: ignore[untyped-decorator]
     "tensorprimat::transposed", mutates_args=(), schema="(Tensor narrow) -> Tensor"
 )

@@ -23,10 +23,10 @@ from tensorprimat.engines import introspect, profiling
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import data as torch_data
 from tensorprimat.engines.torch import fp8, linear, observations
-from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm, has_operations_of_plans
+from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
 from tensorprimat.engines.torch.optimizer import LEARNING_RATE, adamw
 from tensorprimat.models.custom import ConfiguredModel, model_of
-from tensorprimat.models.training_memory import KEPT_FP8, strategy_of, uses_autocast
+from tensorprimat.models.training_memory import KEPT_FP8
 
 LEARNING_RATES = {"tiny": 3e-3}
 """Preset → learning rate, where that of a 7B model would not reduce the loss visibly in a few dozen steps."""
@@ -47,7 +47,6 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         self.preset = model_of(spec)
         self.learning_rate = LEARNING_RATES.get(self.preset.name, LEARNING_RATE)
         self._spec = spec
-        self._sums: linear.GradientSums | None = None
         self._operations: Counter[str] = Counter()
 
     def train_dataloader(self) -> Any:
@@ -87,24 +86,10 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
                 )
             elif convert is not None:
                 convert(self.network.decoder.layers)
-            elif self._can_sum_gradients():
-                self._sums = linear.GradientSums(self.network.decoder.layers)
         if spec.recompute != "none":
             self.network.recompute_activations(spec.recompute)
         if spec.compile:
             self.network.compile_layers()
-
-    def _can_sum_gradients(self) -> bool:
-        """Return True if products can add the layers' gradients of a step's micro-batches.
-
-        Several ranks exchange gradients when autograd stores them; autocast multiplies in another type than that of
-        the weights; an eager layer would call the operation's Python code, which takes longer than a small product.
-        """
-        assert self.network is not None
-        spec = self._spec
-        alone = strategy_of(spec) == "single" and spec.gradient_accumulation_steps > 1
-        compiled = spec.compile and self.trainer.strategy.root_device.type == "cuda" and not uses_autocast(spec)
-        return alone and compiled and has_operations_of_plans(self.network.decoder.layers)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         return adamw(
@@ -127,7 +112,6 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             *(self._fused_by_compiling() if spec.compile else []),
             "linear cross-entropy",
             *(["FP8 weights once per step"] if KEPT_FP8 in spec.options else []),
-            *(["gradient accumulation"] if self._sums else []),
             *(["compiled AdamW"] if self._has_compiled_adamw else ["AdamW"] if self._has_fused_adamw else []),
         ]
         return {
@@ -213,12 +197,10 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
                 linear.keep_quantised(linear.linear_layers(self.network.decoder.layers), compiled=self._spec.compile)
         for tokens in others:
             with self._gradients_stay_local():
-                losses.append(self._forward_backward(tokens, index=len(losses), parts=len(batch)))
+                losses.append(self._forward_backward(tokens, parts=len(batch)))
         with self._operations_recorded(batch_idx):
-            losses.append(self._forward_backward(last, index=len(losses), parts=len(batch)))
+            losses.append(self._forward_backward(last, parts=len(batch)))
             with self._range("optimizer"):
-                if self._sums is not None:
-                    self._sums.to_weights()
                 optimizer.step()
         optimizer.zero_grad()
         loss = torch.stack(losses).mean()
@@ -227,10 +209,9 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             loss /= self.trainer.world_size
         return {"loss": loss}
 
-    def _forward_backward(self, tokens: torch.Tensor, *, index: int, parts: int) -> torch.Tensor:
+    def _forward_backward(self, tokens: torch.Tensor, *, parts: int) -> torch.Tensor:
         """Add the gradients of one of `parts` micro-batches, shape (sequences, length + 1); return its loss."""
         assert self.network is not None
-        linear.GradientSums.begin_micro_batch(index)
         with self._range("micro-batch"):
             with self._range("forward"):
                 loss = self.network(tokens)
