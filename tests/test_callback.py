@@ -144,6 +144,18 @@ def test_batch_sizes_and_sequence_length_come_from_the_batches(callback):
     assert (config.optimizer, config.framework) == ("AdamW", "Lightning")
 
 
+def test_a_first_step_with_fewer_sequences_than_the_others_states_no_batch_size(callback):
+    batches = [torch.zeros((size, 8), dtype=torch.long) for size in (1, 2, 2, 2)]
+    result = fit(callback, loader=DataLoader(batches, batch_size=None))
+    assert (result.training_config.global_batch_size, [step.samples for step in result.steps]) == (2, [1, 2, 2, 2])
+    assert not [warning for warning in result.warnings if "stated as" in warning]
+
+
+def test_micro_batches_that_a_module_adds_itself_are_counted(callback):
+    config = fit(callback, Small(manual_every=2)).training_config
+    assert (config.micro_batch_size, config.gradient_accumulation_steps, config.global_batch_size) == (2, 2, 4)
+
+
 @pytest.mark.parametrize(("granularity", "recorded"), [(None, "none"), ("selective", "selective"), ("full", "full")])
 def test_recomputation_under_megatron_comes_from_the_models_configuration(callback, granularity, recorded):
     module = Small()

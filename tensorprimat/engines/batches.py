@@ -87,8 +87,8 @@ def with_counted_work(
 
     seen: the batches of each row of steps on one rank; the other ranks are assumed to train on as much. Nothing changes
     where a row has no counted batches, or for a model that is split among ranks (tensor, pipeline, context parallel),
-    whose batches may be parts. automatic: Lightning runs the optimizer, so that a batch is a micro-batch. A notice
-    names each setting that differs.
+    whose batches may be parts. automatic: Lightning runs the optimizer, so that a batch is a micro-batch; else it is
+    one unless a micro-batch size is stated. A notice names each setting that differs.
     """
     config = result.training_config
     whole = [step for step in seen[: len(steps)] if step is not None]
@@ -101,7 +101,7 @@ def with_counted_work(
     (usual, _), *_ = Counter(replace(step, lengths=(0, 0), tokens=0) for step in whole).most_common(1)
     ran: dict[str, int | None] = {"sequence_length": length}
     ran["global_batch_size"] = usual.sequences * replicas
-    if automatic and usual.sequences % usual.batches == 0:
+    if (automatic or config.micro_batch_size is None) and usual.sequences % usual.batches == 0:
         ran["micro_batch_size"] = usual.sequences // usual.batches
         ran["gradient_accumulation_steps"] = usual.batches
     notices = _contradictions(config, ran, lengths)

@@ -32,7 +32,7 @@ from tensorprimat.core.steps import Steps
 from tensorprimat.engines import clock, console, live_result, power
 from tensorprimat.engines.batches import BatchCounter, tokens_of_step, with_counted_work
 from tensorprimat.engines.failures import end_reason
-from tensorprimat.engines.introspect import batch_shape, compile_seconds, is_nemo, observed_by, optimizer_dtype
+from tensorprimat.engines.introspect import compile_seconds, is_nemo, observed_by, optimizer_dtype
 from tensorprimat.engines.live_result import Declared
 from tensorprimat.engines.memory import DeviceMemory, largest_of_ranks
 from tensorprimat.engines.recorder import Recorder, mean_loss
@@ -122,15 +122,13 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         """Reads power and clock while the training runs; None without a GPU whose driver answers."""
         self._memory_peak: float | None = None
         self._step = 0
-        self._batches = 0
         self._counter: BatchCounter | None = None
         self._losses: list[torch.Tensor] = []
         self._divides_loss = False
         self._learning_rate: float | None = None
         self._data_wait: float | None = None
         self._waiting_since: float | None = None
-        self._alone = self._is_nemo = False
-        self._batch_seen = False
+        self._alone = False
         self._line_due = False
         self._frozen = False
 
@@ -157,8 +155,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         self._step = trainer.global_step
         # Several processes also wait for each other between batches (Lightning 2.6 exchanges a flag before each one).
         self._alone = trainer.world_size == 1
-        self._is_nemo = is_nemo(trainer)
-        self._counter = None if self._is_nemo else BatchCounter()
+        self._counter = None if is_nemo(trainer) else BatchCounter()  # NeMo shows one batch of each step
         self._divides_loss = pl_module.automatic_optimization
         if device.type == "cuda":
             self._described = power.with_own_gpus(self._described, trainer)
@@ -202,14 +199,13 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         loss = outputs.get("loss") if type(outputs) is dict or isinstance(outputs, Mapping) else outputs
         if loss is not None:
             self._losses.append(loss.detach())
-        self._batches += 1
         if self._counter is not None:
             self._counter.add(batch)
         step = trainer.global_step
         if step > self._step:
             # Lightning divides the loss in its outputs by the number of micro-batches, which a callback may schedule.
             scale = trainer.accumulate_grad_batches if self._divides_loss else 1
-            self._end_step(recorder, step, batch, loss_scale=scale)
+            self._end_step(recorder, step, loss_scale=scale)
         if self._alone:
             self._waiting_since = time.perf_counter()
 
@@ -223,7 +219,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         gc.freeze()
         self._frozen = True
 
-    def _end_step(self, recorder: Recorder, step: int, batch: Any, *, loss_scale: int) -> None:
+    def _end_step(self, recorder: Recorder, step: int, *, loss_scale: int) -> None:
         loss = mean_loss(self._losses, scale=loss_scale)
         memory = self._memory.read_sometimes() if self._memory else {}
         recorder.step_end(
@@ -238,12 +234,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
             self._counter.end_step(step - self._step)
         if memory:
             self._memory_peak = memory["memory_allocated_peak_bytes"]
-        if not self._batch_seen and self._described is not None:
-            self._described = live_result.with_batch(
-                self._described, batch_shape(batch), batches_per_step=None if self._is_nemo else self._batches
-            )
-            self._batch_seen = True
-        self._step, self._batches, self._data_wait = step, 0, None
+        self._step, self._data_wait = step, None
         self._losses.clear()
         if self.print_every and step % self.print_every == 0:
             self._line_due = True

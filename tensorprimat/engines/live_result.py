@@ -120,29 +120,6 @@ def _preset(declared: Declared, model: Model) -> tuple[str | None, list[Notice]]
     return None, [say(expected=expected, counted=model.parameters)]
 
 
-def with_batch(result: Result, shape: tuple[int, int] | None, *, batches_per_step: int | None) -> Result:
-    """Return the result with micro batch, global batch and sequence length taken from the batches of the first step.
-
-    shape: (sequences, tokens per sequence) of one batch on one rank; batches_per_step: batches of one optimizer step,
-    None where the batch hooks are not called once per micro-batch (NeMo). Known values do not change.
-    """
-    if shape is None:
-        return result
-    config = result.training_config
-    micro = config.micro_batch_size or shape[0]
-    seen: dict[str, int | None] = {"sequence_length": shape[1]}
-    if batches_per_step is not None:
-        seen |= {
-            "micro_batch_size": micro,
-            "gradient_accumulation_steps": batches_per_step,
-            "global_batch_size": micro * batches_per_step * config.data_parallel_size
-            if config.data_parallel_size
-            else None,
-        }
-    unknown = {name: value for name, value in seen.items() if getattr(config, name) is None}
-    return result.changed(training_config=config.changed(**unknown))
-
-
 def finish(
     result: Result, steps: Steps, *, memory: MemoryReading, ended_by: str | None, notices: Sequence[Notice]
 ) -> Result:
