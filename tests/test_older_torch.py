@@ -8,8 +8,9 @@ from torch.nn import functional
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import model as torch_model
-from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
+from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import TrainingModule
+from tensorprimat.machine.environment import has_fused_norm
 from tensorprimat.models import presets
 
 

@@ -354,7 +354,7 @@ def test_the_memory_estimate_of_a_gpu_knows_whether_torch_fuses_the_norm(monkeyp
     cell = specs(device="cuda", precision="bf16", compile=compiled)[0]
     needed = []
     for fused in (True, False):
-        monkeypatch.setattr("tensorprimat.engines.torch.model.has_fused_norm", lambda _, fused=fused: fused)
+        monkeypatch.setattr("tensorprimat.measure.sweep.has_fused_norm", lambda _, fused=fused: fused)
         needed.append(estimate_cell(cell, flops_per_second=None).memory_gb * GB)
     more = cell.tokens * cell.num_layers * (4 * 4 - 2 * 2) * cell.d_model  # four numbers of float32 for two of bf16
     assert needed[1] - needed[0] == pytest.approx(0 if compiled else more, abs=1)

@@ -93,7 +93,7 @@ def test_a_plan_knows_whether_torch_fuses_the_norm(monkeypatch, compiled):
     wide = dataclasses.replace(H100, gpu_info=H100.gpu_info.model_copy(update={"total_memory_gb": 400.0}))
     needed = []
     for fused in (True, False):
-        monkeypatch.setattr("tensorprimat.engines.torch.model.has_fused_norm", lambda _, fused=fused: fused)
+        monkeypatch.setattr("tensorprimat.engines.prepare.environment.has_fused_norm", lambda _, fused=fused: fused)
         planned = prepare.spec_of("llama", settings(compile=compiled), engine=ENGINES["torch"], machine=wide)
         needed.append(prepare.memory_estimate(planned, "NVIDIA H100 80GB HBM3").activations)
     more = 8192 * 32 * (4 * 4 - 2 * 2) * 4096  # bytes of tokens × layers: four numbers of float32 for two of bf16

@@ -25,7 +25,6 @@ from tensorprimat.engines.registry import (
     importable,
     recompute_of,
 )
-from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.facts import catalogue
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine
@@ -185,7 +184,7 @@ def _with_counted_activations(spec: RunSpec, preset: presets.Preset | Configured
         from tensorprimat.engines.torch import memory
 
         return spec.changed(options={**spec.options, **memory.counted_options(spec, preset)})
-    unfused = {} if fuses_norm("cuda") else {training_memory.UNFUSED_NORM: "yes"}
+    unfused = {} if environment.has_fused_norm("cuda") else {training_memory.UNFUSED_NORM: "yes"}
     return spec.changed(options={**spec.options, **unfused})
 
 

@@ -164,6 +164,19 @@ def compiling_disabled() -> str | None:
     return next((f"{name}=1" for name in COMPILING_OFF if os.environ.get(name) == "1"), None)
 
 
+def has_fused_norm(device_type: str) -> bool:
+    """Return True if torch has one kernel for RMS norm on this kind of device (CUDA and ROCm from torch 2.9 on).
+
+    Elsewhere torch.nn.RMSNorm is composed of several operations. Without torch, return True for every GPU.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return device_type != "cpu"
+    import torch
+
+    known = device_type == "cuda" and hasattr(torch.ops.aten, "_fused_rms_norm")
+    return known and torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", "CUDA")
+
+
 def _digits(text: str) -> str | None:
     found = re.match(r"[0-9a-f]{40}", text)
     return found[0][:_COMMIT_DIGITS] if found else None

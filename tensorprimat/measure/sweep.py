@@ -17,8 +17,8 @@ from tensorprimat.core.errors import InputError, RunError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.units import GB, TERA
 from tensorprimat.engines import failures
-from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.facts import catalogue
+from tensorprimat.machine.environment import has_fused_norm
 from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.models.footprint import activation_bytes, of_cell, state_bytes
 from tensorprimat.storage import micro_result, preflight
@@ -145,7 +145,7 @@ def estimate_cell(spec: CellSpec, *, flops_per_second: float | None) -> MicroEst
     flops_per_second: the best matrix rate of the device at this precision, measured or from the catalogue; if it is
     None, so is the time.
     """
-    step = of_cell(spec, fused_norm=fuses_norm(spec.device.partition(":")[0]))
+    step = of_cell(spec, fused_norm=has_fused_norm(spec.device.partition(":")[0]))
     held = state_bytes(step) + activation_bytes(step) + (PROCESS_BYTES if spec.device == "cpu" else 0)
     steps = spec.num_warmups + spec.num_trials * spec.num_steps
     work = steps * spec.step_flops / (flops_per_second * _UTILISATION) if flops_per_second else None

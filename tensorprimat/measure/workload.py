@@ -15,8 +15,9 @@ from torch.nn import functional
 
 from tensorprimat.core.errors import InputError
 from tensorprimat.engines.torch.cross_entropy import cross_entropy, linear_cross_entropy
-from tensorprimat.engines.torch.model import LanguageModel, default_dtype, has_fused_norm
+from tensorprimat.engines.torch.model import LanguageModel, default_dtype
 from tensorprimat.engines.torch.optimizer import adamw
+from tensorprimat.machine.environment import has_fused_norm
 from tensorprimat.machine.platform import multiply_float32_in
 from tensorprimat.measure.matmul import TORCH_DTYPES
 from tensorprimat.models.footprint import LARGEST_LOGITS

@@ -21,9 +21,9 @@ from tensorprimat.engines.registry import importable
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import fp8
 from tensorprimat.engines.torch import model as model_of_torch
-from tensorprimat.engines.torch.fused_norm import fuses_norm
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import COMPUTE_DTYPES
+from tensorprimat.machine.environment import has_fused_norm
 from tensorprimat.models import training_memory
 from tensorprimat.models.custom import ConfiguredModel
 
@@ -69,7 +69,7 @@ def counted_options(spec: RunSpec, model: ConfiguredModel) -> dict[str, str]:
     """Return the options of a spec that state what its layers keep for backward; {} if torch cannot count it."""
     try:
         kept = mean_kept_bytes_per_token(
-            model, precision=spec.precision, compiled=spec.compile, fused_norm=fuses_norm("cuda"),
+            model, precision=spec.precision, compiled=spec.compile, fused_norm=has_fused_norm("cuda"),
             recipe=fp8.recipe_of(spec), autocast=training_memory.uses_autocast(spec),
         )  # fmt: skip
     except (RuntimeError, UsageError, ImportError):  # the start block says it; a later check refuses FP8

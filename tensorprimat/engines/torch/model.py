@@ -370,16 +370,6 @@ def _reaches(preset: Preset | ConfiguredModel) -> dict[str | None, tuple[int | N
     return {kind: (layer.window, layer.chunk) for kind, layer in zip(kinds, layers, strict=True)}
 
 
-def has_fused_norm(device_type: str) -> bool:
-    """Return True if torch has one kernel for RMS norm on this kind of device (CUDA and ROCm from torch 2.9 on).
-
-    Elsewhere torch.nn.RMSNorm is composed of several operations.
-    """
-    if device_type != "cuda" or not hasattr(torch.ops.aten, "_fused_rms_norm"):
-        return False
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_rms_norm", "CUDA"))
-
-
 def _rotary_of(model: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
     """Return (module, buffer name, float32 tensor) of each buffer of rotary frequencies in a model."""
     return [

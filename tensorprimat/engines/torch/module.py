@@ -23,8 +23,9 @@ from tensorprimat.engines import introspect, profiling
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch import data as torch_data
 from tensorprimat.engines.torch import fp8, linear, observations
-from tensorprimat.engines.torch.model import LanguageModel, has_fused_norm
+from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.optimizer import LEARNING_RATE, adamw
+from tensorprimat.machine.environment import has_fused_norm
 from tensorprimat.models.custom import ConfiguredModel, model_of
 from tensorprimat.models.training_memory import KEPT_FP8
 
