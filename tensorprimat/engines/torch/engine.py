@@ -245,7 +245,7 @@ def _quieten() -> None:
 def _strategy(spec: RunSpec) -> Any:
     from lightning.pytorch.strategies import ModelParallelStrategy
 
-    from tensorprimat.engines.torch.strategies import OneDevice, Replicas
+    from tensorprimat.engines.torch.module import OneDevice, Replicas
 
     backend = "gloo" if spec.platform == "cpu" else None  # Lightning's own choice on a GPU: nccl, which is RCCL on ROCm
     kind = strategy_of(spec)
