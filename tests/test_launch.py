@@ -196,6 +196,7 @@ def test_ctrl_c_stops_the_child_and_keeps_its_measurements(run):
             print('training')
             time.sleep(60)
         except KeyboardInterrupt:
+            print('x' * 1_000_000)  # more than a pipe holds
             write(3, complete=False)
             sys.exit(1)
         """,

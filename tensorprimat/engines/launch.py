@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import re
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, AnyStr
 
 import tensorprimat
 from tensorprimat.core.errors import InputError, OutOfMemoryError, RunError, TensorPrimatError, UsageError
@@ -44,7 +43,6 @@ from tensorprimat.system.failures import (
 
 GRACE_SECONDS = 15.0  # time to write the measurements; importing torch alone, which ignores signals, takes 5 s
 TERMINATE_SECONDS = 5.0
-_POLL_SECONDS = 0.1
 LONGEST_LINE = 2**14  # characters of a line that are passed to on_line
 TAIL_LINES = 40  # last lines of stderr, which are searched for the cause
 
@@ -163,9 +161,8 @@ def _started(command: list[str], stderr_file: Path, scratch: Path, *, waits: boo
             yield child
         finally:
             processes.end(child)
-            if child.stdin is not None and not child.stdin.closed:  # it has never gone on, and nothing reads its output
-                for stream in filter(None, (child.stdin, child.stdout)):
-                    stream.close()
+            for stream in filter(None, (child.stdin, child.stdout)):
+                stream.close()
 
 
 def supervise(process: EngineProcess, on_line: Callable[[str], None]) -> tuple[int, bool]:
@@ -174,14 +171,18 @@ def supervise(process: EngineProcess, on_line: Callable[[str], None]) -> tuple[i
     on_line: called with each line of its stdout as it comes.
     """
     child = process.child
+    assert child.stdout is not None
     try:
         if child.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it has failed: its stderr says why
                 child.stdin.write("\n")
                 child.stdin.close()
-        _follow(child, lambda line: None if str(process.scratch) in line else on_line(line))  # the folder is temporary
+        for line in line_beginnings(child.stdout, longest=LONGEST_LINE):
+            if str(process.scratch) not in line:  # the folder is temporary
+                on_line(line.rstrip("\r\n"))
         child.wait()
     except KeyboardInterrupt:
+        threading.Thread(target=child.stdout.read, daemon=True).start()  # a full pipe would hold the process up
         patience = {signal.SIGINT: GRACE_SECONDS, signal.SIGTERM: TERMINATE_SECONDS}
         processes.stop(child, *((partial(os.killpg, child.pid, one), wait) for one, wait in patience.items()))
         return child.returncode, True
@@ -211,34 +212,19 @@ def _kept_bytecode() -> dict[str, str]:
     return {"PYTHONPYCACHEPREFIX": str(cache / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
 
 
-def _follow(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
-    """Call on_line with each line until the output ends.
+def line_beginnings(
+    output: IO[AnyStr], *, longest: int, copy: Callable[[AnyStr], object] = lambda _: None
+) -> Iterator[AnyStr]:
+    """Yield the beginning of each line of a process's output as it comes, because a line may never end.
 
-    A thread reads the lines, so that this function can end a worker that outlives the command and keeps the pipe open.
+    longest: characters or bytes of a beginning. copy: called with each piece of the output, which together are all.
     """
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    threading.Thread(target=_pump, args=(child, lines), daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            if child.poll() is not None:
-                processes.end(child)
-            continue
-        if line is None:
-            return
-        on_line(line)
-
-
-def _pump(child: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
-    assert child.stdout is not None
     begins = True
-    with child.stdout:
-        while piece := child.stdout.readline(LONGEST_LINE):
-            if begins:  # only the beginning of a line that is too long
-                lines.put(piece.rstrip("\r\n"))
-            begins = piece.endswith("\n")
-    lines.put(None)
+    while piece := output.readline(longest):
+        copy(piece)
+        if begins:
+            yield piece
+        begins = piece[-1:] in ("\n", b"\n")
 
 
 def _read(path: Path) -> Result | None:

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -17,7 +17,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.core.steps import Step
 from tensorprimat.core.units import GIB
-from tensorprimat.engines import console, failures
+from tensorprimat.engines import console, failures, launch
 from tensorprimat.logs.fields import number
 from tensorprimat.machine import host_memory
 from tensorprimat.storage import store
@@ -37,7 +37,7 @@ _GRACE_SECONDS = 10.0  # time for interrupted ranks to leave their collectives
 SHOWN_LINES = 15  # last lines of a failed training that are shown again
 CAUSE_LINES = 400  # last lines searched for the cause: a traceback of each of eight ranks, then torchrun's summary
 
-_LONGEST_LINE = 2**12  # characters of a line that are searched and shown; the log has the whole line
+_LONGEST_LINE = 2**12  # characters of a line that are searched and shown; each has up to four bytes
 
 _ITERATION = re.compile(r"iteration\s+(\d{1,12})/\s*\d+ \|.*?elapsed time per iteration \(ms\): *([\d.]{1,30})")
 _MEMORY = re.compile(r"mem usage/free/total/usage_ratio: *([\d.]{1,30})Gi?B")
@@ -80,7 +80,7 @@ def follow_launcher(
         show = _Shown(label="ROCM" if spec.platform == "amd" else "CUDA", warmup_steps=spec.warmup_steps)
         try:
             with child.stdout:
-                for raw in _pieces(child.stdout, log):
+                for raw in launch.line_beginnings(child.stdout, longest=4 * _LONGEST_LINE, copy=log.write):
                     line = displayed_line(raw)
                     if line.strip():
                         tail.append(line)
@@ -114,16 +114,6 @@ def keep(read: Callable[[], Result], result_file: Path, *, name: str, failure: R
     store.write(result.changed(complete=failure is None and result.complete), result_file)
     if failure is not None:
         raise failure
-
-
-def _pieces(output: IO[bytes], log: IO[bytes]) -> Iterator[bytes]:
-    """Copy output to a log as it comes, and yield the beginning of each line, because a line may never end."""
-    begins = True
-    while piece := output.readline(4 * _LONGEST_LINE):  # a character has up to four bytes
-        log.write(piece)
-        if begins:
-            yield piece
-        begins = piece.endswith(b"\n")
 
 
 def displayed_line(raw: bytes) -> str:
