@@ -234,14 +234,6 @@ def test_memory_is_on_the_rows_that_were_read_and_nowhere_else(clock):
     assert recorder.steps.seen == ("index", "seconds", "covers", "ended_at", "memory_allocated_bytes")
 
 
-def test_power_is_read_for_the_time_of_each_step(clock):
-    requested = []
-    recorder = run(clock, 1.0, 3.0, power_at=lambda start, end: requested.append(end - start) or 400.0)
-    recorder.drain()
-    assert requested == pytest.approx([1.0, 2.0])
-    assert [step.power_watts_per_gpu for step in recorder.steps] == [400.0, 400.0]
-
-
 def test_a_loss_is_the_mean_of_its_micro_batches_in_full_precision():
     halves = [torch.tensor(1.0, dtype=torch.bfloat16), torch.tensor(1.0078125, dtype=torch.bfloat16)]
     assert float(mean_loss(halves)) == 1.00390625

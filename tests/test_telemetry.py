@@ -35,6 +35,11 @@ def test_power_of_a_step_is_the_mean_of_the_samples_in_it():
     assert sampler.mean_watts(100.5, 102.5) == 300.0
 
 
+def test_every_row_has_the_power_of_its_own_time():
+    found = sampled(100.0, 200.0, 400.0, 800.0).columns(np.array([101.5, 103.5, 200.0]), np.array([1.0, 2.0, 1.0]))
+    np.testing.assert_array_equal(found["power_watts_per_gpu"], [200.0, 600.0, np.nan])
+
+
 def test_a_step_between_two_samples_takes_the_nearer():
     sampler = sampled(100.0, 200.0, 400.0)
     assert sampler.mean_watts(101.1, 101.2) == 200.0

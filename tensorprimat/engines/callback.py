@@ -165,11 +165,7 @@ class BenchmarkCallback(Callback):  # type: ignore[misc]  # Lightning is not the
         if self.print_every:
             self._print(console.start_block(self._described, label=self._label))
         timer = clock.choose_clock(device.type, sync=self.sync)
-        self._recorder = Recorder(
-            timer,
-            power_at=self.sampler.mean_watts if self.sampler else None,
-            warmup_steps=self._described.training_config.warmup_steps,
-        )
+        self._recorder = Recorder(timer, warmup_steps=self._described.training_config.warmup_steps)
         self._recorder.start()
         self.startup = self.startup.changed(model_seconds=time.perf_counter() - self._began)
 

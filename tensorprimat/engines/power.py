@@ -67,7 +67,7 @@ def unmeasured(result: Result, sampler: telemetry.Sampler) -> list[Notice]:
 def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> tuple[Result, Steps]:
     """Return the result with its limits and reasons for a reduced clock, and the steps with the sampler's columns.
 
-    A limit is the lowest of the GPUs. The columns are energy, clock, temperature and throttled time per step.
+    A limit is the lowest of the GPUs. The columns are power, energy, clock, temperature and throttled time per step.
     """
     gpu: dict[str, Any] = {"power_boundary": sampler.boundary} if sampler.boundary else {}
     for limit in ("power_limit_watts", "default_power_limit_watts", "max_clock_hertz"):
@@ -79,7 +79,7 @@ def with_telemetry(result: Result, steps: Steps, sampler: telemetry.Sampler) -> 
         return result, steps
     covers = np.maximum(steps.column("covers"), 1)
     found = sampler.columns(steps.column("ended_at"), steps.column("seconds") * covers)
-    levels = ("clock_hertz", "temperature_celsius")  # means; other columns are amounts that a row's steps share
+    levels = ("power_watts_per_gpu", "clock_hertz", "temperature_celsius")  # means; a row's steps share other columns
     per_step = {name: column if name in levels else column / covers for name, column in found.items()}
     seen = {name: column for name, column in per_step.items() if np.isfinite(column).any()}
     return result, steps.replace(**seen) if seen else steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,16 +56,9 @@ class _Interruption:
 class Recorder:
     """The recorder of one run's steps on one rank."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        power_at: Callable[[float, float], float | None] | None = None,
-        warmup_steps: int | None = None,
-    ) -> None:
+    def __init__(self, clock: Clock, *, warmup_steps: int | None = None) -> None:
         """Create a recorder that reads time from a clock.
 
-        power_at: returns mean watts per GPU between two moments in seconds since the epoch; None without telemetry.
         warmup_steps: declared warm-up; the first step belongs to it even where none is declared.
         """
         self.clock = clock
@@ -78,7 +71,6 @@ class Recorder:
         self._warmup_steps = max(1, warmup_steps or 0)
         self.interruption_seconds: dict[str, float] = {}
         """Seconds spent in each kind of interruption (validation, checkpoint, profile); set by `finish`."""
-        self._power_at = power_at
         self._rows = StepsBuilder()
         self._indices: list[int] = []
         self._waiting: deque[_StepEnd] = deque()
@@ -171,7 +163,6 @@ class Recorder:
             self.clock.release(mark)
         self._previous = end.mark
         self._event_seconds += elapsed
-        ended_at = self.started_at + self._event_seconds
         if len(self._rows) and not end.interrupted_by:
             self.timed_steps += end.covers
             self.timed_seconds += elapsed
@@ -183,12 +174,11 @@ class Recorder:
             index=end.index,
             seconds=elapsed / end.covers,
             covers=end.covers,
-            ended_at=ended_at,
+            ended_at=self.started_at + self._event_seconds,
             loss=None if end.loss is None else end.loss.item(),
             learning_rate=end.learning_rate,
             data_wait_seconds=None if wait is None else wait / end.covers,
             host_wait_seconds=host_wait,
-            power_watts_per_gpu=self._power_at(ended_at - elapsed, ended_at) if self._power_at else None,
             interrupted_by=end.interrupted_by,
             **end.memory,  # type: ignore[arg-type]  # columns of Step
         )

@@ -154,15 +154,18 @@ class Sampler:
     def columns(self, ended_at: FloatArray, seconds: FloatArray) -> dict[str, FloatArray]:
         """Return columns of `Steps` for rows with these ends (Unix time) and durations, as means over the devices.
 
-        They are energy_joules_per_gpu from the devices' counters, clock_hertz, temperature_celsius of the hottest
-        device, and, by the share of the readings in which the clock of a device was reduced, throttled_seconds (for any
-        reason) and slowdown_seconds (for another one than the power cap). A column that the devices do not report is
-        left out; a row in which several readings in a row are missing is nan.
+        They are power_watts_per_gpu (see `mean_watts`), energy_joules_per_gpu from the devices' counters, clock_hertz,
+        temperature_celsius of the hottest device, and, by the share of the readings in which the clock of a device was
+        reduced, throttled_seconds (for any reason) and slowdown_seconds (for another one than the power cap). A column
+        that the devices do not report is left out; a row in which several readings in a row are missing is nan.
         """
+        found: dict[str, FloatArray] = {}
+        if self._times:
+            rows = zip(ended_at - seconds, ended_at, strict=True)
+            found["power_watts_per_gpu"] = np.array([self.mean_watts(*row) for row in rows], float)
         if len(self._looks) < 2:
-            return {}
+            return found
         figures = {figure: self._looked(figure) for figure in FIGURES}
-        found = {}
         if self.counter_refused() is None and (energy := figures["energy_joules"]) is not None:
             found["energy_joules_per_gpu"] = energy.growth(ended_at, seconds)
         for figure in ("clock_hertz", "temperature_celsius"):
