@@ -3,7 +3,7 @@
 from each import in_each
 
 from tensorprimat.core.spec import RunSpec
-from tensorprimat.engines.nemo import performance as nemo_performance
+from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.machine import environment
 
 
@@ -18,7 +18,7 @@ def spec(**changes):
 
 
 def test_h100_with_context_parallel_has_exactly_these_variables():
-    assert nemo_performance.performance_environment(spec(context_parallel_size=2), "NVIDIA H100 80GB HBM3") == {
+    assert nemo_recipe.performance_environment(spec(context_parallel_size=2), "NVIDIA H100 80GB HBM3") == {
         "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0", "NVTE_BWD_LAYERNORM_SM_MARGIN": "16",
         "NVTE_FLASH_ATTN": "1", "NVTE_FUSED_ATTN": "1", "NVTE_FWD_LAYERNORM_SM_MARGIN": "16",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
@@ -36,9 +36,7 @@ def test_h100_with_context_parallel_has_exactly_these_variables():
     ],
 )
 def test_device_connections_follow_gpu_and_parallel_sizes(changes, gpu, connections):
-    assert (
-        nemo_performance.performance_environment(spec(**changes), gpu).get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
-    )
+    assert nemo_recipe.performance_environment(spec(**changes), gpu).get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
 
 
 @in_each(
@@ -51,7 +49,7 @@ def test_device_connections_follow_gpu_and_parallel_sizes(changes, gpu, connecti
     ],
 )
 def test_expandable_segments_are_left_out_where_they_fail_and_with_cuda_graphs(gpu, changes, expandable):
-    assert ("PYTORCH_CUDA_ALLOC_CONF" in nemo_performance.performance_environment(spec(**changes), gpu)) is expandable
+    assert ("PYTORCH_CUDA_ALLOC_CONF" in nemo_recipe.performance_environment(spec(**changes), gpu)) is expandable
 
 
 @in_each(
@@ -66,12 +64,12 @@ def test_expandable_segments_are_left_out_where_they_fail_and_with_cuda_graphs(g
     ],
 )
 def test_cuda_graphs_are_on_where_nvidias_table_has_them(gpu, changes, graphs):
-    assert nemo_performance.uses_cuda_graphs(spec(**changes), gpu) is graphs
+    assert nemo_recipe.uses_cuda_graphs(spec(**changes), gpu) is graphs
 
 
 def test_the_network_of_gb200_is_reached_through_its_cpu():
-    assert nemo_performance.performance_environment(spec(), "NVIDIA GB200")["NCCL_NET_GDR_LEVEL"] == "PHB"
-    assert "NCCL_NET_GDR_LEVEL" not in nemo_performance.performance_environment(spec(), "NVIDIA B200")
+    assert nemo_recipe.performance_environment(spec(), "NVIDIA GB200")["NCCL_NET_GDR_LEVEL"] == "PHB"
+    assert "NCCL_NET_GDR_LEVEL" not in nemo_recipe.performance_environment(spec(), "NVIDIA B200")
 
 
 def test_settings_that_change_speed_are_recorded_and_paths_devices_and_secrets_are_not(monkeypatch):

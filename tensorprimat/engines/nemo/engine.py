@@ -24,7 +24,6 @@ from tensorprimat.engines import failures, launchers
 from tensorprimat.engines.cluster import executors
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.launch import process_environment
-from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.engines.nemo import recipe as nemo_recipe
 from tensorprimat.engines.registry import ENGINES, importable
 from tensorprimat.machine.platform import Machine, detect_platform
@@ -134,7 +133,7 @@ def _environment(spec: RunSpec) -> dict[str, str]:
     """Return NVIDIA's performance variables for this machine's GPU; a value that the user has set takes precedence."""
     if spec.platform != "nvd":
         return {}
-    variables = nemo_performance.performance_environment(spec, _device_name(spec))
+    variables = nemo_recipe.performance_environment(spec, _device_name(spec))
     return {name: os.environ.get(name, value) for name, value in variables.items()}
 
 

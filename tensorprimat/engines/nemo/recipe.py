@@ -14,7 +14,6 @@ from tensorprimat.core.errors import UsageError
 from tensorprimat.core.settings import MODEL_PARALLEL
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines import profiling
-from tensorprimat.engines.nemo import performance as nemo_performance
 from tensorprimat.models import presets
 
 NEMO_RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_7b"}
@@ -22,6 +21,39 @@ NEMO_RECIPES = {"llama": "llama31_8b", "qwen": "qwen25_7b", "mistral": "mistral_
 
 _PRECISIONS = {"bf16": "bf16_mixed", "fp8": "bf16_with_fp8_mixed", "fp16": "fp16_mixed"}
 """Our precision → NeMo's recipe for it; fp8 is hybrid with delayed scaling."""
+
+# NVIDIA's performance settings, copied as one block from NVIDIA/NeMo, scripts/performance (helpers.py, executors.py,
+# llm/pretrain_llama3_8b.py), PerfEnvPlugin of nemo.lightning.run.plugins and `pretrain_performance_optimizations` of
+# the recipes, read at commit 8cfedd72 of 2025-09-20, and for the GPUs of the Hopper generation at v2.4.0rc2 (7ac5a8eb),
+# the last version that trains there without Megatron's FSDP; its block is the same. NVIDIA publishes the settings for
+# Llama 3 8B; all three models get them, because qwen's and mistral's recipes have no performance mode of their own.
+# Only CUDA graphs, which NVIDIA's table switches on by model and GPU, are for llama alone. Fusions are those of
+# Llama31Config8B, which qwen's and mistral's configurations leave off; Megatron-Bridge sets the rotary one in every
+# performance recipe (perf_recipes/_common.py, v0.6.0).
+GARBAGE_COLLECTION_STEPS = 100
+LAYERNORM_MARGIN = 16  # number of streaming multiprocessors that layer norm leaves for communication
+BLACKWELL = ("B200", "GB200", "B300", "GB300")
+
+_ALWAYS = {
+    "TORCH_NCCL_HIGH_PRIORITY": "1",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+    "NCCL_NVLS_ENABLE": "0",  # saves memory: NVLS is needed only for registered user buffers, which are not used
+    "NVTE_FLASH_ATTN": "1",
+    "NVTE_FUSED_ATTN": "1",
+    "NVTE_FWD_LAYERNORM_SM_MARGIN": str(LAYERNORM_MARGIN),
+    "NVTE_BWD_LAYERNORM_SM_MARGIN": str(LAYERNORM_MARGIN),
+}
+"""Environment variables that the performance scripts set for every run."""
+
+GRACE = {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}
+"""Environment variables of GB200, whose GPUs reach the network card through their CPU."""
+
+FUSIONS = ("apply_rope_fusion", "bias_activation_fusion", "bias_dropout_fusion")
+"""Fused kernels that NVIDIA's configuration of Llama 3 8B switches on; they fit all three models, which have SwiGLU
+and rotary positions."""
+
+GRAPHS_ON = ("B200", "GB200")
+"""GPUs for which NVIDIA's table of recommended configurations switches on CUDA graphs for Llama 3 8B."""
 
 
 def build_recipe(spec: RunSpec, *, result_file: str | None = None, device_name: str | None = None) -> Any:
@@ -43,7 +75,7 @@ def build_recipe(spec: RunSpec, *, result_file: str | None = None, device_name: 
     _set_trainer(recipe, spec)
     for name, value in spec.recompute.megatron.items():
         setattr(recipe.model.config, name, value)
-    nemo_performance.apply(recipe, spec, device_name)
+    _set_performance(recipe, spec, device_name)
     ours = callback(run, spec, result_file, device_name)
     recipe.trainer.callbacks = [*recipe.trainer.callbacks, ours, *_profilers(run, spec)]
     return recipe
@@ -64,7 +96,7 @@ def callback(run: Any, spec: RunSpec, result_file: str | None, device_name: str 
     from tensorprimat.engines.callback import BenchmarkCallback
 
     settings: dict[str, Any] = {"data": "mock", "seed": spec.seed}
-    if nemo_performance.uses_cuda_graphs(spec, device_name):
+    if uses_cuda_graphs(spec, device_name):
         settings["cuda_graphs"] = True
     return run.Config(
         BenchmarkCallback,
@@ -126,3 +158,65 @@ def _set_trainer(recipe: Any, spec: RunSpec) -> None:
     trainer.limit_val_batches = trainer.num_sanity_val_steps = 0
     trainer.enable_checkpointing = trainer.logger = False
     recipe.log.ckpt = recipe.log.tensorboard = recipe.resume = None
+
+
+def performance_environment(spec: RunSpec, device_name: str | None) -> dict[str, str]:
+    """Return the environment variables that NVIDIA sets for this configuration on this GPU."""
+    is_blackwell = any(name in (device_name or "") for name in BLACKWELL)
+    variables = dict(_ALWAYS)
+    if spec.tensor_model_parallel_size > 1 or spec.context_parallel_size > 1:
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32" if is_blackwell else "1"
+    if spec.pipeline_model_parallel_size > 1:
+        variables["NCCL_P2P_NET_CHUNKSIZE"] = "2097152"
+    if "GB200" in (device_name or ""):
+        variables |= GRACE
+    # NVIDIA notes that expandable segments fail on B200.
+    fails = "B200" in (device_name or "") and "GB200" not in (device_name or "")
+    if not fails and not uses_cuda_graphs(spec, device_name):
+        variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    return variables
+
+
+def uses_cuda_graphs(spec: RunSpec, device_name: str | None) -> bool:
+    """Return True if NVIDIA's table switches CUDA graphs on; False with recomputed activations, for which Megatron
+    Core does not support them."""
+    is_listed = any(name in (device_name or "") for name in GRAPHS_ON)
+    return spec.model == "llama" and is_listed and spec.recompute == "none"
+
+
+def _set_performance(recipe: Any, spec: RunSpec, device_name: str | None) -> None:
+    """Set NVIDIA's performance settings in a recipe that has its parallel sizes and precision."""
+    import nemo_run as run
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from nemo.lightning.pytorch.callbacks.garbage_collection import GarbageCollectionCallback
+    from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
+
+    recipe.trainer.plugins.grad_reduce_in_fp32 = False
+    recipe.optim.config.use_precision_aware_optimizer = spec.precision == "bf16"
+    recipe.model.config.cross_entropy_fusion_impl = "te"
+    for fusion in FUSIONS:
+        setattr(recipe.model.config, fusion, True)
+    recipe.model.config.enable_cuda_graph = uses_cuda_graphs(spec, device_name)
+    recipe.trainer.strategy.use_te_rng_tracker = recipe.model.config.enable_cuda_graph
+    recipe.trainer.strategy.ddp = run.Config(
+        DistributedDataParallelConfig,
+        check_for_nan_in_grad=False,
+        check_for_large_grads=False,
+        grad_reduce_in_fp32=False,
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+        average_in_collective=True,
+    )
+    overlap = run.Config(MegatronCommOverlapCallback, tp_comm_overlap=False)
+    overlap.overlap_param_gather_with_optimizer_step = False  # only with a virtual pipeline, which is not set here
+    collection = run.Config(
+        GarbageCollectionCallback, gc_interval_train=GARBAGE_COLLECTION_STEPS, gc_interval_val=GARBAGE_COLLECTION_STEPS
+    )
+    kept = [callback for callback in recipe.trainer.callbacks or [] if not _is_of(callback, (overlap, collection))]
+    recipe.trainer.callbacks = [*kept, collection, overlap]
+
+
+def _is_of(callback: Any, others: tuple[Any, ...]) -> bool:
+    """Return True if a configured callback has the same class as one of the others."""
+    kind = getattr(callback, "__fn_or_cls__", type(callback))
+    return any(kind is other.__fn_or_cls__ for other in others)
