@@ -326,9 +326,9 @@ def test_after_sigterm_only_idle_or_named_processes_may_be_killed(device, starte
     os.kill(ended, signal.SIGKILL)
     wait_until(lambda: not lives(ended))
     after = gpu_processes.still_idle(left, [], seconds=0.3)
-    assert [holder.pid for holder in after.killable] == [idle]
-    assert [holder.pid for holder in after.kept] == [busy]
-    assert [holder.pid for holder in gpu_processes.still_idle(left[:2], [busy], seconds=0.3).killable] == [busy, idle]
+    assert [(holder.pid, holder.keeps is None) for holder in after] == [(idle, True), (busy, False)]
+    after = gpu_processes.still_idle(left[:2], [busy], seconds=0.3)
+    assert [(holder.pid, holder.keeps) for holder in after] == [(idle, None), (busy, None)]
 
 
 def test_a_reused_process_number_gets_no_signal(device, started):

@@ -94,20 +94,18 @@ def _end(
         return []
     if asks:
         numbers = ", ".join(str(holder.pid) for holder in left)
-        if typer.confirm(f"{numbers} still run after SIGTERM. Kill them (SIGKILL)?"):
-            after = gpu_processes.AfterTerm(killable=tuple(left))
-        else:
-            after = gpu_processes.AfterTerm(kept=tuple(left))
+        kept = [] if typer.confirm(f"{numbers} still run after SIGTERM. Kill them (SIGKILL)?") else left
     else:
-        after = gpu_processes.still_idle(left, named, seconds=idle)
-        for holder in after.kept:
+        left = gpu_processes.still_idle(left, named, seconds=idle)
+        kept = [holder for holder in left if holder.keeps is not None and holder.pid not in named]
+        for holder in kept:
             console.print(f"{holder.pid} was not killed after SIGTERM: {holder.keeps}; --pid {holder.pid} kills it")
-    unkillable = gpu_processes.insist(after.killable)
+    unkillable = gpu_processes.insist([holder for holder in left if holder not in kept])
     if unkillable:
         console.print(
             f"Still running: {', '.join(str(holder.pid) for holder in unkillable)}; the driver holds them, see dmesg"
         )
-    return [*after.kept, *unkillable]
+    return [*kept, *unkillable]
 
 
 def _listed(console: Any, idle: float | None, *, ended: Collection[int] = ()) -> list[Holder]:

@@ -298,29 +298,15 @@ def chosen_of(found: Sequence[Holder], named: Collection[int]) -> list[Holder]:
     return [holder for holder in found if holder.keeps is None or holder.pid in named]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AfterTerm:
-    """The processes that still run after SIGTERM."""
+def still_idle(left: Sequence[Holder], named: Collection[int], *, seconds: float) -> list[Holder]:
+    """Watch processes that SIGTERM has not ended, except those that the user names; return those that still run.
 
-    killable: tuple[Holder, ...] = ()
-    """Processes that may be killed."""
-    kept: tuple[Holder, ...] = ()
-    """Processes that are in use, with the reason in `keeps`."""
-
-
-def still_idle(left: Sequence[Holder], named: Collection[int], *, seconds: float) -> AfterTerm:
-    """Watch processes that SIGTERM has not ended, and return those that may be killed and those that are in use.
-
-    Killable are the processes that the user names and those that are still leftovers. seconds: time without any use
-    after which a process is a leftover. A process that has ended is in neither group.
+    A process that is in use has the reason in `keeps`. seconds: time without any use after which a process is a
+    leftover.
     """
-    named_ones = [holder for holder in left if holder.pid in named]
-    again = watched([holder for holder in left if holder.pid not in named], seconds=seconds)
-    again = [holder for holder in again if (process := _same(holder)) is not None and _runs(process)]
-    return AfterTerm(
-        killable=(*named_ones, *(holder for holder in again if holder.keeps is None)),
-        kept=tuple(holder for holder in again if holder.keeps is not None),
-    )
+    again = {holder.pid: holder for holder in watched([one for one in left if one.pid not in named], seconds=seconds)}
+    found = [again.get(holder.pid, holder) for holder in left]
+    return [holder for holder in found if (process := _same(holder)) is not None and _runs(process)]
 
 
 def ask_to_end(chosen: Iterable[Holder], *, grace_seconds: float) -> list[Holder]:
