@@ -406,6 +406,13 @@ def test_the_error_of_a_rank_that_failed_by_itself_is_the_reported_cause(console
     assert console.cause() == "training failed: RuntimeError: peer closed the connection"
 
 
+def test_a_connection_that_another_rank_lost_is_not_the_cause(console):
+    console.show("[default1]:torch engine (rank 1): out of memory: llama (full); try --recompute")
+    lost = f"torch engine: training failed: {failures.ADVICE[failures.RANK_LOST]}"
+    console.show(f"[default0]:{lost}")
+    assert console.cause() == "out of memory: llama (full); try --recompute"
+
+
 @pytest.mark.parametrize(
     ("line", "cause"),
     [

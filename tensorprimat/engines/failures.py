@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from tensorprimat.core.errors import OutOfMemoryError, RunError, of_file_system
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.registry import ENGINES, VENDOR_ENGINES
 from tensorprimat.models.memory_estimate import smaller_micro_batches
-from tensorprimat.system.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure
+from tensorprimat.system.failures import ADVICE, INTERRUPTED, OUT_OF_MEMORY, RANK_LOST, cause_of_failure, is_consequence
+
+ENGINES_OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: (?P<says>.+)")
+"""Error line of an engine on stderr: "torch engine: out of memory …"."""
+
+
+def first_cause(messages: Sequence[str]) -> str:
+    """Return the last of the engines' messages that no other rank caused, else the last one."""
+    return next((message for message in reversed(messages) if not is_consequence(message)), messages[-1])
 
 
 def is_out_of_memory(error: BaseException) -> bool:

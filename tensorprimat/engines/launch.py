@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -36,7 +35,6 @@ from tensorprimat.system.failures import (
     OUT_OF_MEMORY,
     cause_of_failure,
     ending,
-    is_consequence,
     signal_of,
     was_killed,
 )
@@ -45,9 +43,6 @@ GRACE_SECONDS = 15.0  # time to write the measurements; importing torch alone, w
 TERMINATE_SECONDS = 5.0
 LONGEST_LINE = 2**14  # characters of a line that are passed to on_line
 TAIL_LINES = 40  # last lines of stderr, which are searched for the cause
-
-ENGINES_OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: (?P<says>.+)")
-"""Error line of an engine on stderr: "torch engine: out of memory …"."""
 
 CLUSTER = "cluster engine: "
 """Prefix of the line in which engines/cluster/submission reports the outcome of a job on other machines."""
@@ -257,8 +252,8 @@ def _cause(spec: RunSpec, code: int, stderr_file: Path, log: Path, kills: host_m
             kept = f"; its output is in {log}"
         except OSError as error:  # the disk may be full; the error below, about the failure itself, is more important
             kept = f"; its output could not be stored in {log}: {error.strerror}"
-    if own := [match["says"] for line in tail if (match := ENGINES_OWN_LINE.match(line))]:
-        message = next((message for message in reversed(own) if not is_consequence(message)), own[-1])
+    if own := [match["says"] for line in tail if (match := failures.ENGINES_OWN_LINE.match(line))]:
+        message = failures.first_cause(own)
         kind = UsageError if code == 2 else OutOfMemoryError if cause_of_failure(message) == OUT_OF_MEMORY else RunError
         return kind(message + ("" if code == 2 else kept))
     last = tail[-1] if tail else processes.lack_of_room(stderr_file.parent) or "no output"

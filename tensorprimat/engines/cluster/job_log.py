@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from tensorprimat.engines import failures
 from tensorprimat.machine.platform import LABELS
 from tensorprimat.system.failures import KILLED_FOR_MEMORY, ending, shows_kernel_kill
 
 ENGINE_LINE = re.compile(rf"\[(?:{'|'.join(LABELS.values()).upper()})\] .*")
 """Progress line of an engine, also after a prefix that torchrun, srun or kubectl puts before it."""
-OWN_LINE = re.compile(r"\w{1,40} engine(?: \(rank \d+\))?: .+")
 ROOT_CAUSE = re.compile(
     r"Root Cause(?:(?!host\s{1,20}: ).){0,1000}host\s{1,20}: (?P<host>\S{1,300})"
     r"(?:(?!rank\s{1,20}: ).){0,300}rank\s{1,20}: (?P<rank>\d{1,9}) "
@@ -59,8 +59,8 @@ class Console:
             if code < 0 and code != -signal.SIGTERM:  # torchrun itself sends it to the other ranks
                 how = ending(code, memory_ran_out=shows_kernel_kill(text))
                 return f"rank {failed['rank']} on {failed['host']} {how}"
-        if own := OWN_LINE.findall(text):
-            return str(own[-1]).partition(": ")[2]
+        if own := failures.ENGINES_OWN_LINE.findall(text):
+            return failures.first_cause(own)
         if shows_kernel_kill(text):
             return f"a process {KILLED_FOR_MEMORY}"
         lacking = CANNOT_START.search(text)
