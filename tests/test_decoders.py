@@ -292,7 +292,8 @@ def test_an_impossible_number_is_refused_with_its_entry(entry):
 
 
 def test_an_unknown_architecture_gives_no_decoder():
-    assert decoders.decoder_of({"model_type": "mamba"}) is None
+    with pytest.raises(UsageError, match="model_type 'mamba' is unknown"):
+        decoders.decoder_of({"model_type": "mamba"})
 
 
 def test_every_family_has_a_tiny_model_that_is_small():

@@ -317,7 +317,7 @@ def _of_transformers(config: Mapping[str, Any]) -> tuple[ModelShape | None, int 
     """Return the shape and the number of parameters that a transformers configuration states; None for unknown ones."""
     try:
         decoder = decoders.decoder_of(config)
-        return (None, None) if decoder is None else (huggingface.of_decoder(decoder, config), decoder.parameters)
+        return huggingface.of_decoder(decoder, config), decoder.parameters
     except UsageError:
         return None, None
 

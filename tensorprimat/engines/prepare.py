@@ -29,7 +29,7 @@ from tensorprimat.facts import catalogue
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import presets, training_memory
-from tensorprimat.models.custom import ConfiguredModel, model_of
+from tensorprimat.models.custom import TrainedModel, model_of
 from tensorprimat.storage.result_names import DEFAULT_PRESET
 from tensorprimat.system import atomic
 from tensorprimat.system.safe_text import is_utf8
@@ -71,7 +71,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "precision": _default_precision(engine, machine),
         "model": model,
         "preset": preset.name,
-        "config": preset.config if isinstance(preset, ConfiguredModel) else None,
+        "config": None if settings.config is None else preset.config,
         "engine": engine.name,
         "num_gpus": num_gpus,
         "recompute": recompute_of(settings, engine),
@@ -172,15 +172,15 @@ def _obstacle(fields: Mapping[str, Any], engine: Engine, machine: Machine) -> st
     return None
 
 
-def _with_counted_activations(spec: RunSpec, preset: presets.Preset | ConfiguredModel) -> RunSpec:
+def _with_counted_activations(spec: RunSpec, preset: TrainedModel) -> RunSpec:
     """Return the spec with an input of the memory estimate that only torch knows; unchanged if torch cannot tell.
 
     For a configured model it is the number of bytes per token that a layer keeps for backward; for a built-in model
     without torch.compile, the option UNFUSED_NORM if torch has no single kernel for RMS norm.
     """
-    if (spec.compile and not isinstance(preset, ConfiguredModel)) or not importable("torch"):
+    if (spec.compile and spec.config is None) or not importable("torch"):
         return spec
-    if isinstance(preset, ConfiguredModel):
+    if spec.config is not None:
         from tensorprimat.engines.torch import memory
 
         return spec.changed(options={**spec.options, **memory.counted_options(spec, preset)})
@@ -188,7 +188,7 @@ def _with_counted_activations(spec: RunSpec, preset: presets.Preset | Configured
     return spec.changed(options={**spec.options, **unfused})
 
 
-def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> presets.Preset | ConfiguredModel:
+def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> TrainedModel:
     """Return the model to train. Raises UsageError for an unknown preset or a model that the engine cannot train."""
     if settings.config is None:
         try:
@@ -207,9 +207,7 @@ def _preset(model: str, settings: RunSettings, engine: Engine, name: str) -> pre
     return torch_config.model_of_config(model, dict(settings.config), name)
 
 
-def _default_batch(
-    preset: presets.Preset | ConfiguredModel, engine: Engine, devices: int, micro_batch: int | None
-) -> int:
+def _default_batch(preset: TrainedModel, engine: Engine, devices: int, micro_batch: int | None) -> int:
     """Return the global batch, in sequences, where neither flag nor methodology sets it.
 
     The preset's number is that of the methodologies, for eight GPUs. With the torch engine, each GPU gets an eighth of

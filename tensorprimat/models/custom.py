@@ -85,7 +85,10 @@ class ConfiguredModel:
         )
 
 
-def model_of(spec: RunSpec) -> Preset | ConfiguredModel:
+TrainedModel = Preset | ConfiguredModel
+
+
+def model_of(spec: RunSpec) -> TrainedModel:
     """Return the model that a spec trains: a built-in preset, or that of its configuration. Raises UsageError."""
     if spec.config is None:
         return presets.find_preset(spec.model, spec.preset)
@@ -98,8 +101,6 @@ def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
     if size not in _PRESETS:
         raise UsageError(f"no preset {preset!r} of {name}; presets: {', '.join(_PRESETS)}")
     decoder = decoders.decoder_of(config)
-    if decoder is None:
-        raise UsageError(f"{name}: {not_known(str(config.get('model_type')))}")
     batch = FULL_BATCH if size == "full" else TINY_BATCH
     longest = int(config.get("max_position_embeddings") or TINY_LENGTH)
     return ConfiguredModel(
@@ -110,11 +111,6 @@ def configured(name: str, config: Config, preset: str) -> ConfiguredModel:
         decoder=decoder,
         **{**batch, "sequence_length": min(batch["sequence_length"], longest)},
     )
-
-
-def not_known(kind: str) -> str:
-    """Return the message for an architecture that the torch engine does not train."""
-    return f"the torch engine does not train model_type {kind!r}, only {', '.join(FAMILIES)}"
 
 
 # The tiny shape.

@@ -136,16 +136,16 @@ MOST_LAYERS = 10_000
 LEAST_VOCABULARY = 2  # with one token there is nothing to predict
 
 
-def decoder_of(config: Config) -> Decoder | None:
-    """Return the numbers of a model by its configuration; None for an architecture not in FAMILIES.
+def decoder_of(config: Config) -> Decoder:
+    """Return the numbers of a model by its configuration.
 
-    config: entries of a config.json, or of transformers' configuration object. Raises UsageError naming an entry that
-    is missing or impossible.
+    config: entries of a config.json, or of transformers' configuration object. Raises UsageError for an architecture
+    not in FAMILIES, and naming an entry that is missing or impossible.
     """
     kind = str(config.get("model_type"))
     family = FAMILIES.get(kind)
     if family is None:
-        return None
+        raise UsageError(f"model_type {kind!r} is unknown")
     config = complete_config(config)
     hidden, vocabulary = positive_entry(config, "hidden_size"), positive_entry(config, "vocab_size")
     layers = positive_entry(config, "num_hidden_layers")

@@ -40,8 +40,6 @@ def of_config(config: Config) -> ModelShape:
         config = {"tie_word_embeddings": True, "intermediate_size": inner, "vocab_size": 50_257, **config, **renamed}
     config = {**config, "model_type": ALIKE.get(kind, kind)}
     decoder = decoders.decoder_of(config)
-    if decoder is None:
-        raise UsageError(f"model_type {kind!r} is unknown")
     mixture = next((key for key in MIXTURE_KEYS if config.get(key)), None)
     if mixture and FAMILIES[decoder.kind].experts is None:
         raise UsageError(f"{mixture}: a {kind} model has no experts")

@@ -8,16 +8,28 @@ the sizes `small` … `2.7B` of the model `course` are the ladder of `tprimat sw
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.quantities import fixed
 from tensorprimat.core.result import ModelShape
+from tensorprimat.models import decoders
+from tensorprimat.models.decoders import Decoder
 
 COURSE = "course"
 """Model of the ladder of sizes of `tprimat sweep`."""
 COURSE_VOCABULARY = 10_000
 ALIASES = {"real": "full", "2_7b": "2.7b"}
 """Other words for a preset's name, in lower case."""
+_ARCHITECTURES = {"llama": "llama", COURSE: "llama", "qwen": "qwen2", "mistral": "mistral"}
+"""Model → its architecture in transformers. The models of the ladder have Llama's."""
+_ENTRIES = {
+    "vocab_size": "vocab_size", "hidden_size": "hidden_size", "intermediate_size": "ffn_hidden_size",
+    "num_hidden_layers": "num_layers", "num_attention_heads": "num_attention_heads",
+    "num_key_value_heads": "num_key_value_heads", "head_dim": "head_dim", "attention_bias": "attention_bias",
+    "tie_word_embeddings": "tied_embeddings", "sliding_window": "sliding_window",
+}  # fmt: skip
+"""Entry of a config.json → field of a shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +49,21 @@ class Preset:
     global_batch_size: int
     sequence_length: int
     """Batch sizes and length where neither the user nor a methodology gives any."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return the model as the entries of a config.json."""
+        return {
+            "model_type": _ARCHITECTURES[self.model],
+            **{entry: getattr(self.shape, field) for entry, field in _ENTRIES.items()},
+            **{name: getattr(self, name) for name in ("rope_theta", "rms_norm_eps", "max_position_embeddings")},
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
+        }
+
+    @property
+    def decoder(self) -> Decoder:
+        """Return the numbers of the model, layer by layer."""
+        return decoders.decoder_of(self.config)
 
     @property
     def parameters(self) -> int:

@@ -20,8 +20,7 @@ from tensorprimat.engines.registry import ENGINES
 from tensorprimat.facts import catalogue
 from tensorprimat.facts.methodologies import METHODOLOGY_GPUS
 from tensorprimat.machine.platform import Machine
-from tensorprimat.models import flops, presets
-from tensorprimat.models.custom import ConfiguredModel, model_of
+from tensorprimat.models.custom import model_of
 
 UTILISATION = 0.3  # share of the dense peak; published PyTorch training is above it (docs/reference/expected-mfu.md)
 START_SECONDS = 60.0  # start of a fresh process: imports, building the model, compiling its layers
@@ -200,8 +199,5 @@ def _fitted(spec: RunSpec, machine: Machine, share: float, free: frozenset[str])
 def _flops_per_token(spec: RunSpec) -> tuple[float, float]:
     """Return the training FLOPs of one token, and those of a forward pass of all layers, without the output head."""
     model = model_of(spec)
-    if isinstance(model, ConfiguredModel):
-        whole, head = model.decoder.flops_per_token([spec.sequence_length]), model.decoder.embedding_weights
-    else:
-        whole, head = flops.per_token(model.shape, spec.sequence_length), presets.embedding_parameters(model.shape)
-    return whole, whole / 3 - 2 * head
+    whole = model.decoder.flops_per_token([spec.sequence_length])
+    return whole, whole / 3 - 2 * model.decoder.embedding_weights

@@ -42,7 +42,8 @@ def read_model_config(text: str) -> tuple[str, dict[str, Any]]:
         )
     kind, entries = shapes.read_config(path, f"--model {text}")
     if kind not in FAMILIES:
-        raise UsageError(f"--model {text}: {custom.not_known(kind)}")
+        known = ", ".join(FAMILIES)
+        raise UsageError(f"--model {text}: the torch engine does not train model_type {kind!r}, only {known}")
     config = completed_config(text, kind, entries)
     try:
         decoders.decoder_of(config)

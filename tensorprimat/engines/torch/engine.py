@@ -35,8 +35,7 @@ from tensorprimat.engines.registry import ENGINES, check_model_parallel
 from tensorprimat.engines.torch import fp8
 from tensorprimat.machine import environment
 from tensorprimat.machine.platform import Machine, detect_platform, multiply_float32_in
-from tensorprimat.models.custom import ConfiguredModel, model_of
-from tensorprimat.models.presets import Preset
+from tensorprimat.models.custom import TrainedModel, model_of
 from tensorprimat.models.training_memory import is_sharded, strategy_of, uses_autocast
 from tensorprimat.system.processes import usable_cores
 
@@ -90,11 +89,9 @@ def check(spec: RunSpec, machine: Machine) -> None:
     fp8.check_mxfp8(spec, machine.gpu_info)
 
 
-def _check_autocast(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
+def _check_autocast(spec: RunSpec, model: TrainedModel) -> None:
     """Raise UsageError where autocast would leave experts in float32, because it does not cast grouped products."""
-    if not (uses_autocast(spec) and isinstance(model, ConfiguredModel)):
-        return
-    if not any(layer.experts for layer in model.decoder.layers):
+    if not (uses_autocast(spec) and any(layer.experts for layer in model.decoder.layers)):
         return
     flag, instead = "--precision fp16", "use --precision bf16"
     if spec.precision != "fp16":
@@ -103,11 +100,11 @@ def _check_autocast(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
     raise UsageError(f"{flag}: autocast would multiply the experts of this model in float32; {instead}")
 
 
-def _check_flash(spec: RunSpec, model: Preset | ConfiguredModel) -> None:
+def _check_flash(spec: RunSpec, model: TrainedModel) -> None:
     """Raise UsageError where the package flash-attn cannot compute the model's attention."""
     if spec.precision in ("fp32", "tf32"):
         raise UsageError(f"--attention flash: not with --precision {spec.precision}; it needs bf16, fp16 or fp8")
-    if isinstance(model, ConfiguredModel) and (lacking := NOT_IN_FLASH_ATTN.get(model.decoder.kind)):
+    if lacking := NOT_IN_FLASH_ATTN.get(model.decoder.kind):
         raise UsageError(f"--attention flash: {spec.model} has {lacking}, which the package flash-attn lacks; use sdpa")
 
 

@@ -22,7 +22,7 @@ from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.registry import importable
 from tensorprimat.facts import catalogue
-from tensorprimat.models.custom import ConfiguredModel, model_of
+from tensorprimat.models.custom import model_of
 from tensorprimat.models.training_memory import KEPT_FP8
 
 MXFP8 = "mxfp8"
@@ -138,7 +138,7 @@ def check_layers(spec: RunSpec) -> None:
         network = LanguageModel(model)
     named, suffix = spec.named("precision"), " without --methodology" * spec.with_methodology_flag
     check_matrix_sizes(network.decoder.layers, _multiple(spec.fp8_recipe), named, suffix)
-    if isinstance(model, ConfiguredModel) and any(layer.experts for layer in model.decoder.layers):
+    if any(layer.experts for layer in model.decoder.layers):
         raise UsageError(  # in transformers 4, where experts are linear layers
             f"{named}: the number of tokens of each expert varies from step to step, and FP8 products need a "
             f"multiple of {MULTIPLE}; use --precision bf16{suffix}"

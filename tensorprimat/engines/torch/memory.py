@@ -25,7 +25,7 @@ from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.module import COMPUTE_DTYPES
 from tensorprimat.machine.environment import has_fused_norm
 from tensorprimat.models import training_memory
-from tensorprimat.models.custom import ConfiguredModel
+from tensorprimat.models.custom import TrainedModel
 
 LENGTH = 128
 """Tokens of the counted sequence. A layer keeps equally many bytes of each token; scores would grow with the length,
@@ -36,7 +36,7 @@ query and head."""
 
 
 def mean_kept_bytes_per_token(
-    model: ConfiguredModel,
+    model: TrainedModel,
     *,
     precision: str,
     compiled: bool,
@@ -65,7 +65,7 @@ def mean_kept_bytes_per_token(
     return of_token + (layer_input if compiled else 0)
 
 
-def counted_options(spec: RunSpec, model: ConfiguredModel) -> dict[str, str]:
+def counted_options(spec: RunSpec, model: TrainedModel) -> dict[str, str]:
     """Return the options of a spec that state what its layers keep for backward; {} if torch cannot count it."""
     try:
         kept = mean_kept_bytes_per_token(
@@ -78,14 +78,14 @@ def counted_options(spec: RunSpec, model: ConfiguredModel) -> dict[str, str]:
     return {training_memory.COUNTED: str(round(kept)), **other}
 
 
-def can_plan_layers(model: ConfiguredModel) -> bool:
+def can_plan_layers(model: TrainedModel) -> bool:
     """Return True if single operations of the model's layers can be recomputed."""
     with torch.device("meta"):
         return model_of_torch.has_operations_of_plans(LanguageModel(model).decoder.layers)
 
 
 def _kept_by_layers(
-    model: ConfiguredModel, length: int, *, dtype: torch.dtype, compiled: bool, fused_norm: bool, recipe: str | None
+    model: TrainedModel, length: int, *, dtype: torch.dtype, compiled: bool, fused_norm: bool, recipe: str | None
 ) -> float:
     """Return the bytes that a layer keeps of one sequence, as the mean of all; a compiled layer without its input.
 

@@ -22,11 +22,7 @@ from tensorprimat.core.vocabulary import Recompute
 from tensorprimat.engines.torch import attention as torch_attention
 from tensorprimat.engines.torch.cross_entropy import linear_cross_entropy
 from tensorprimat.models import custom
-from tensorprimat.models.custom import ConfiguredModel
-from tensorprimat.models.presets import Preset
-
-_ARCHITECTURES = {"llama": "llama", "course": "llama", "qwen": "qwen2", "mistral": "mistral"}
-"""Model family → its architecture in transformers. The models of "course" have Llama's."""
+from tensorprimat.models.custom import TrainedModel
 
 _LOUD_AT_IMPORT = ("torchao", "torch.utils._pytree", "torch._higher_order_ops.wrap")
 """Loggers that warn of kernels for other GPUs and of deprecated calls when transformers imports torchao, and of
@@ -37,40 +33,17 @@ _WITHOUT_SDPA = ("gemma2", "gpt_oss")
 """Architectures whose attention scores have a soft cap or sinks, which no SDPA kernel supports."""
 
 
-def transformers_config(preset: Preset, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
-    """Return the transformers configuration of a preset.
-
-    attention: sdpa, eager or flash.
-    """
+def transformers_config(preset: TrainedModel, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
+    """Return the transformers configuration of a model. attention: sdpa, eager or flash."""
+    for name in _LOUD_AT_IMPORT:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: nothing to download
     from transformers import AutoConfig
 
-    shape = preset.shape
-    particular: dict[str, Any] = {"head_dim": shape.head_dim}
-    if preset.model == "qwen":
-        particular = {"use_sliding_window": False}
-    elif preset.model == "mistral":
-        particular["sliding_window"] = shape.sliding_window
-    else:
-        particular["attention_bias"] = shape.attention_bias
-    return AutoConfig.for_model(
-        _ARCHITECTURES[preset.model],
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.ffn_hidden_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_attention_heads,
-        num_key_value_heads=shape.num_key_value_heads,
-        max_position_embeddings=max(preset.max_position_embeddings, sequence_length or 0),
-        rms_norm_eps=preset.rms_norm_eps,
-        rope_theta=preset.rope_theta,
-        tie_word_embeddings=shape.tied_embeddings,
-        use_cache=False,
-        pad_token_id=None,
-        bos_token_id=None,
-        eos_token_id=None,
-        attn_implementation=attention_of(preset.model, attention, torch.get_default_device().type),
-        **particular,
-    )
+    config = AutoConfig.for_model(**preset.config)
+    config.max_position_embeddings = max(preset.max_position_embeddings, sequence_length or 0)
+    config._attn_implementation = attention_of(preset.decoder.kind, attention, torch.get_default_device().type)
+    return config
 
 
 def attention_of(kind: str, attention: str, device_type: str) -> str:
@@ -108,28 +81,16 @@ def check_classes(config: Mapping[str, Any]) -> None:
         raise too_old
 
 
-def causal_model(
-    preset: Preset | ConfiguredModel, *, attention: str = "sdpa", sequence_length: int | None = None
-) -> Any:
+def causal_model(preset: TrainedModel, *, attention: str = "sdpa", sequence_length: int | None = None) -> Any:
     """Return the transformers causal language model of a preset, with random weights."""
-    kind, config = _class_of(preset, attention, sequence_length)
-    return kind(config)
+    config = transformers_config(preset, attention=attention, sequence_length=sequence_length)
+    return _class_of(config)(config)
 
 
-def _class_of(preset: Preset | ConfiguredModel, attention: str, sequence_length: int | None) -> tuple[Any, Any]:
-    """Return transformers' causal language model class of a preset, and its configuration."""
-    for name in _LOUD_AT_IMPORT:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: nothing to download
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+def _class_of(config: Any) -> Any:
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    if isinstance(preset, ConfiguredModel):
-        config = AutoConfig.for_model(**preset.config)
-        config.max_position_embeddings = max(preset.max_position_embeddings, sequence_length or 0)
-        config._attn_implementation = attention_of(preset.decoder.kind, attention, torch.get_default_device().type)
-    else:
-        config = transformers_config(preset, attention=attention, sequence_length=sequence_length)
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
 @contextmanager
@@ -170,7 +131,7 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
     def __init__(
         self,
-        preset: Preset | ConfiguredModel,
+        preset: TrainedModel,
         *,
         attention: str = "sdpa",
         sequence_length: int | None = None,
@@ -178,7 +139,8 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
     ) -> None:
         """Build a preset. layers_later: let `shard` build the layers, so that no device ever holds the whole model."""
         super().__init__()
-        kind, config = _class_of(preset, attention, sequence_length)
+        config = transformers_config(preset, attention=attention, sequence_length=sequence_length)
+        kind = _class_of(config)
         with _layers_on_meta(kind):
             self.causal = kind(config)
         self._reaches = _reaches(preset)
@@ -361,10 +323,8 @@ def _contexts(kept: frozenset[str]) -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
-def _reaches(preset: Preset | ConfiguredModel) -> dict[str | None, tuple[int | None, int | None]]:
+def _reaches(preset: TrainedModel) -> dict[str | None, tuple[int | None, int | None]]:
     """Return window and chunk, in tokens, by kind of layer; a model without named kinds has the one kind None."""
-    if not isinstance(preset, ConfiguredModel):
-        return {None: (preset.shape.sliding_window, None)}
     layers = preset.decoder.layers
     kinds = preset.config.get("layer_types") or [None] * len(layers)
     return {kind: (layer.window, layer.chunk) for kind, layer in zip(kinds, layers, strict=True)}

@@ -28,7 +28,7 @@ from tensorprimat.engines.torch import fp8, linear, observations
 from tensorprimat.engines.torch.model import LanguageModel
 from tensorprimat.engines.torch.optimizer import LEARNING_RATE, adamw
 from tensorprimat.machine.environment import has_fused_norm
-from tensorprimat.models.custom import ConfiguredModel, model_of
+from tensorprimat.models.custom import model_of
 from tensorprimat.models.training_memory import KEPT_FP8
 
 LEARNING_RATES = {"tiny": 3e-3}
@@ -143,16 +143,14 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         shape = self.preset.shape
         if shape is None or not shape.gated_mlp or shape.experts or shape.latent_attention:
             return []
-        config = self.preset.config if isinstance(self.preset, ConfiguredModel) else {}
+        config = self.preset.config
         activation = config.get("hidden_activation") or config.get("hidden_act", "silu")
         gated = "SwiGLU" if activation == "silu" else "GeGLU"  # Gemma
         return [gated] if self.device.type == "cpu" else ["RoPE", gated]
 
-    def benchmark_model(self) -> Model | None:
-        """Return the facts of a model from a config.json; None for a built-in model, whose layers are read instead."""
+    def benchmark_model(self) -> Model:
+        """Return the facts of the model."""
         preset, length = self.preset, self._spec.sequence_length
-        if not isinstance(preset, ConfiguredModel):
-            return None
         return Model(
             shape=preset.shape,
             parameters=preset.parameters,
@@ -165,7 +163,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
             return "math"
         if spec.attention_backend == "flash":
             return "flash 3" if torch_attention.flash_package() == torch_attention.FLASH_3 else "flash"
-        if isinstance(self.preset, ConfiguredModel) and self.network is not None:
+        if self.network is not None:
             chosen = self.network.causal.config._attn_implementation
             if chosen in OTHER_KERNELS:
                 return OTHER_KERNELS[chosen]
