@@ -133,7 +133,7 @@ def loop(flags: list[str]) -> None:
     for step in range(1, arguments.steps + 1):
         losses = []
         for _ in range(batches):
-            tokens = torch.randint(preset.vocab_size, (1, arguments.sequence_length + 1), device=device)
+            tokens = torch.randint(preset.shape.vocab_size, (1, arguments.sequence_length + 1), device=device)
             hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
             loss = loss_of(model.lm_head(hidden), tokens[:, 1:].contiguous()) / batches
             loss.backward()

@@ -43,9 +43,7 @@ def test_gathered_weights_are_kept_where_the_memory_has_room():
     assert training_memory.estimate(large).total <= training_memory.ROOM_TO_KEEP * 150 * GB
     kept = training_memory.estimate(large).workspace
     freed = training_memory.estimate(large.model_copy(update={"reshard": True})).workspace
-    layers = presets.find_preset("llama").matrix_parameters - presets.embedding_parameters(
-        presets.find_preset("llama").shape
-    )
+    layers = presets.find_preset("llama").decoder.layer_weights
     assert kept - freed == pytest.approx(2 * layers * (1 - 2 / 32))
 
 

@@ -278,7 +278,7 @@ def test_a_compiled_layer_casts_its_weights_again_where_it_is_recomputed():
     alone = {"precision": "fp16", "compile": True}
     kept, again = [training_memory.estimate(spec(recompute=one, **alone)) for one in ("none", "full")]
     eager = training_memory.estimate(spec(recompute="full", precision="fp16"))
-    casts = 2 * (presets.find_preset("llama").matrix_parameters - 128256 * 4096)
+    casts = 2 * presets.find_preset("llama").decoder.layer_weights
     assert eager.activations - again.activations == pytest.approx(casts)
     assert kept.activations - again.activations > casts
 

@@ -43,16 +43,6 @@ class ConfiguredModel:
         return self.decoder.parameters
 
     @property
-    def matrix_parameters(self) -> int:
-        """Return the weights of every matrix product of the model, all experts included."""
-        routed = sum((one.experts - one.active_experts) * one.expert_weights for one in self.decoder.layers)
-        return self.decoder.active_weights + routed
-
-    @property
-    def vocab_size(self) -> int:
-        return self.decoder.vocab_size
-
-    @property
     def max_position_embeddings(self) -> int:
         """Return the longest sequence in tokens."""
         return int(self.config.get("max_position_embeddings") or TINY_LENGTH)
@@ -79,7 +69,7 @@ class ConfiguredModel:
             num_attention_heads=heads,
             num_key_value_heads=pairs,
             head_dim=widest.query_width // heads,
-            vocab_size=self.vocab_size,
+            vocab_size=self.decoder.vocab_size,
             gated_mlp=family.gated,
             summed_products=family.summed_products,
         )

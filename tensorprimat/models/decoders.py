@@ -85,10 +85,14 @@ class Decoder:
         return heads + self.vectors + sum(layer.parameters for layer in self.layers)
 
     @property
+    def layer_weights(self) -> int:
+        """Return the weights of every matrix of the layers, all experts included."""
+        return sum(one.attention_weights + one.mlp_weights + one.experts * one.expert_weights for one in self.layers)
+
+    @property
     def weights(self) -> int:
         """Return the weights of every matrix, without norms, biases and attention sinks."""
-        vectors = sum(layer.vectors + layer.experts * layer.expert_vectors for layer in self.layers)
-        return self.parameters - self.vectors - vectors
+        return self.layer_weights + (1 if self.tied_embeddings else 2) * self.embedding_weights
 
     @property
     def active_weights(self) -> int:

@@ -8,6 +8,7 @@ the sizes `small` … `2.7B` of the model `course` are the ladder of `tprimat sw
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tensorprimat.core.errors import UsageError
@@ -60,7 +61,7 @@ class Preset:
             **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
         }
 
-    @property
+    @cached_property
     def decoder(self) -> Decoder:
         """Return the numbers of the model, layer by layer."""
         return decoders.decoder_of(self.config)
@@ -69,14 +70,6 @@ class Preset:
     def parameters(self) -> int:
         """Return the number of trainable parameters."""
         return parameters(self.shape)
-
-    @property
-    def matrix_parameters(self) -> int:
-        return matrix_parameters(self.shape)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.shape.vocab_size
 
     @property
     def memory_shape(self) -> ModelShape:

@@ -98,7 +98,7 @@ def estimate(spec: RunSpec, _device_name: str | None = None) -> MemoryEstimate:
     of_token, of_input = _bytes_of_layer(spec)
     kept, layer, layer_input = tokens * _kept_of_layer(spec), tokens * of_token, tokens * of_input
     activations = shape.num_layers * kept + 2 * layer_input
-    layer_weights = model.matrix_parameters - presets.embedding_parameters(shape)
+    layer_weights = model.decoder.layer_weights
     whole = spec.recompute.of_layers
     recomputed = layer if whole else layer - kept  # of one layer, while its backward pass runs
     casts = 0.0
@@ -148,8 +148,7 @@ def network_bytes(spec: RunSpec) -> float:
     gradients = model.parameters * stored
     received = 2.0 * gradients
     if is_sharded(spec):
-        layers = model.matrix_parameters - presets.embedding_parameters(model.memory_shape)
-        weights = model.parameters + (layers if spec.reshard else 0)
+        weights = model.parameters + (model.decoder.layer_weights if spec.reshard else 0)
         gathered = weights * (_width(spec) if spec.master_weights else stored)
         received = spec.gradient_accumulation_steps * (gathered + gradients)
     return received * (1 - 1 / spec.data_parallel_size)

@@ -56,7 +56,7 @@ class TrainingModule(LightningModule):  # type: ignore[misc]
         """Return a loader of this rank's part of the synthetic stream; one batch is one optimizer step."""
         spec = self._spec
         batches = torch_data.StepBatches(
-            torch_data.TokenStream(vocabulary_size=self.preset.vocab_size, seed=spec.seed),
+            torch_data.TokenStream(vocabulary_size=self.preset.decoder.vocab_size, seed=spec.seed),
             micro_batch_size=spec.micro_batch_size,
             accumulation=spec.gradient_accumulation_steps,
             sequence_length=spec.sequence_length,
