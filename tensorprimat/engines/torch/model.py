@@ -40,7 +40,7 @@ def transformers_config(preset: TrainedModel, *, attention: str = "sdpa", sequen
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # random weights: nothing to download
     from transformers import AutoConfig
 
-    config = AutoConfig.for_model(**preset.config)
+    config = AutoConfig.for_model(**preset.config, use_cache=False)
     config.max_position_embeddings = max(preset.max_position_embeddings, sequence_length or 0)
     config._attn_implementation = attention_of(preset.decoder.kind, attention, torch.get_default_device().type)
     return config
