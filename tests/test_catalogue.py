@@ -421,10 +421,11 @@ def test_a_wrong_value_of_a_gpu_is_refused_with_its_place(monkeypatch, change, c
                     lambda d: d["configuration"][0].update(global_batch_size="128"),
                     "configuration 1 (mistral): global_b",
                 ),
-                (lambda d: d["configuration"][0].update(micro_batch_size=0), "Input should be greater than 0, not 0"),
+                (lambda d: d["configuration"][0].update(micro_batch_size=0), "greater than or equal to 1, not 0"),
                 (lambda d: d["configuration"][0].update(gpus="H100 SXM"), "gpus: Input should be a valid array"),
                 (lambda d: d["configuration"][0].update(precision="bf61"), "precision: Input should be 'fp32', 'tf32'"),
                 (lambda d: d["configuration"][0].update(micro_batch=1), "micro_batch: no such field"),
+                (lambda d: d["configuration"][0].pop("context_parallel_size"), "context_parallel_size: is missing"),
                 (lambda d: d["agreed"].update(sequence_length=0.5), "agreed 1: sequence_length: Input should be"),
                 (lambda d: d.pop("agreed"), "agreed 1: tuning_of: is missing"),
             )

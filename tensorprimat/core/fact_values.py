@@ -17,7 +17,7 @@ from tensorprimat.core import user_facts
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.records import LARGEST_COUNT
 from tensorprimat.core.result import Result
-from tensorprimat.core.settings import PRECISIONS
+from tensorprimat.core.settings import BY_NAME, PRECISIONS, option
 from tensorprimat.core.user_facts import ALL_FLAGS, UserFacts
 from tensorprimat.facts import catalogue
 from tensorprimat.models import shapes
@@ -82,8 +82,8 @@ def _value(field: str, text: str, typed: str) -> Any:
     flag = ALL_FLAGS[field]
     if not text.strip():
         raise UsageError(f"{flag} is empty" if not typed.strip() else f"{flag} {typed}: has no value")
-    if field in ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "warmup_steps"):
-        return typed_count(flag, text, least=0 if field == "warmup_steps" else 1, typed=typed)
+    if field in BY_NAME and BY_NAME[field].kind == "count":
+        return typed_count(flag, text, least=min(1, option(field).least or 0), typed=typed)
     if field == "precision":
         if text.lower() not in PRECISIONS:
             raise UsageError(f"{flag} {typed}: must be one of {', '.join(PRECISIONS)}")

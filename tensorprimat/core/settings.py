@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar
 
 from tensorprimat.core.quantities import alternatives
 from tensorprimat.core.vocabulary import Recompute, fp8_recipe
@@ -25,8 +25,7 @@ shown in upper case. text: shown as it is, a truth value as yes or no."""
 Applies = Literal["always", "several GPUs", "FP8", "Megatron", "where stated"]
 """Results that have the setting. Elsewhere, two sides that both leave it out can still be identical."""
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
-TRAINED_PRECISIONS: tuple[str, ...] = get_args(Precision)
+TRAINED_PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 PRECISIONS = (*TRAINED_PRECISIONS, "fp4")
 """Precisions that a log can state; a run here trains in one of TRAINED_PRECISIONS."""
 PRECISION_OF_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -322,6 +321,10 @@ def option(name: str) -> Option:
 def flag(name: str) -> str:
     """Return the flag of a setting. Raises KeyError for a setting without one."""
     return option(name).flag
+
+
+FACT_FLAGS = {name: flag(name) for name in (*OF_A_LOG, "warmup_steps")} | {"data_fingerprint": "--data-fingerprint"}
+"""Settings that a user may state about a log or a result, with their flags: the fields of `StatedSettings`."""
 
 
 def replica_devices(record: Any) -> int:

@@ -1,4 +1,7 @@
-"""Records of settings in three states: chosen on the command line, resolved for a run, seen in a result."""
+"""Records of settings in three states: chosen on the command line, resolved for a run, seen in a result.
+
+Two records have some of them: what a user states about a log, and what a methodology sets for a run.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +80,12 @@ if TYPE_CHECKING:
     class SeenSettings(ConfigurationRecord, TrainingSettings[None]):
         """The settings that a result contains; None where neither the run nor the log states one."""
 
+    class StatedSettings(SettingsRecord, TrainingSettings[None]):
+        """The settings that a user states about a log or a result; None where no flag states one."""
+
+    class MethodologySettings(SettingsRecord, TrainingSettings[Never]):
+        """The settings that a configuration of a methodology sets, each with its value."""
+
 else:
     _written = sorted(
         (one for one in settings.SETTINGS if one.in_results), key=lambda one: (*_KEYS, one.name).index(one.name)
@@ -87,6 +96,14 @@ else:
     ChosenSettings = create_model("ChosenSettings", __base__=SettingsRecord, **_chosen)
     ResolvedSettings = create_model("ResolvedSettings", __base__=SettingsRecord, **_resolved)
     SeenSettings = create_model("SeenSettings", __base__=ConfigurationRecord, **_seen)
+    StatedSettings = create_model(
+        "StatedSettings", __base__=SettingsRecord, **{name: _seen[name] for name in settings.FACT_FLAGS}
+    )
+    _explicit = {
+        name: (Annotated[_resolved[name][0], Field(ge=settings.option(name).least)], ...)
+        for name in settings.OF_A_METHODOLOGY
+    }
+    MethodologySettings = create_model("MethodologySettings", __base__=SettingsRecord, **_explicit)
 
 
 class RunSpec(ResolvedSettings):

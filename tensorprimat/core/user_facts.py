@@ -8,7 +8,7 @@ fact answers are dropped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,6 +21,8 @@ from tensorprimat.core.notices import Notice
 from tensorprimat.core.quantities import count, of_data_sheet, size
 from tensorprimat.core.records import Record
 from tensorprimat.core.result import STACK_OF_PLATFORM, GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.settings import FACT_FLAGS
+from tensorprimat.core.spec import StatedSettings
 from tensorprimat.core.steps import Steps, finite
 from tensorprimat.core.summary import recorded_notices, summarise
 from tensorprimat.core.units import GB
@@ -34,30 +36,17 @@ _Record = TypeVar("_Record", bound=Record)
 SAMPLES, SAMPLES_PER_GPU = "reported_samples_per_second", "reported_samples_per_second_per_gpu"
 SAME_SIZE = 0.02  # a count of parameters in words ("8.03 B") against the count that follows from a shape
 
-FACT_FLAGS = {name: settings.flag(name) for name in (*settings.OF_A_LOG, "warmup_steps")} | {
-    "data_fingerprint": "--data-fingerprint"
-}
-"""Fields of UserFacts that are fields of TrainingConfig, with their flags."""
-
 ALL_FLAGS = {**FACT_FLAGS, "gpu": "--gpu", "model_name": "--model-name", "preset": "--preset", "shape": "--shape"}
 ANSWERS = {"preset": ("--preset", "--shape"), "shape": ("--preset", "--shape")}
 """Fields of UserFacts → the flags whose advice a stated field answers; for other fields, its own flag."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UserFacts:
+class UserFacts(StatedSettings, extra="forbid"):
     """Facts that the user states; None means not stated."""
 
     model_name: str | None = None
-    num_gpus: int | None = None
-    global_batch_size: int | None = None
-    micro_batch_size: int | None = None
-    sequence_length: int | None = None
-    precision: str | None = None
     gpu: str | None = None
     """Device name, as the hardware catalogue or a driver spells it."""
-    warmup_steps: int | None = None
-    data_fingerprint: str | None = None
     preset: str | None = None
     """Preset of the model that the log or result names."""
     shape: NamedShape | None = None
@@ -66,8 +55,7 @@ class UserFacts:
 
     def stated(self) -> dict[str, Any]:
         """Return the stated facts by field name."""
-        names = (one.name for one in fields(self) if one.name != "overrides")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name, value in self if name != "overrides" and value is not None}
 
 
 @dataclass(kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal
 
@@ -13,6 +13,7 @@ from tensorprimat.core import settings
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import Result, TrainingConfig
 from tensorprimat.core.settings import OF_A_METHODOLOGY
+from tensorprimat.core.spec import MethodologySettings
 from tensorprimat.facts import catalogue, data_rows
 from tensorprimat.facts.data_rows import checked_rows
 
@@ -20,8 +21,7 @@ _Size = Annotated[int, Field(gt=0)]
 METHODOLOGY_GPUS = 8  # every configuration of data/methodologies.toml is for one node of 8 GPUs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Configuration:
+class Configuration(MethodologySettings, extra="forbid"):
     """One row of a methodology: every value explicit."""
 
     methodology: str
@@ -29,13 +29,6 @@ class Configuration:
     platform: Literal["nvd", "amd", "cpu"]
     gpus: tuple[str, ...]
     """Catalogue names that the row is for; empty for every GPU of the platform."""
-    precision: settings.Precision
-    tensor_model_parallel_size: _Size
-    pipeline_model_parallel_size: _Size
-    context_parallel_size: _Size
-    micro_batch_size: _Size
-    global_batch_size: _Size
-    sequence_length: _Size
     source: str
     note: str | None = None
     """Remark for every result of the row, for example that no vendor publishes its values."""
@@ -87,10 +80,9 @@ def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
     if micro != row.micro_batch_size:
         theirs = f"{row.micro_batch_size} x {row.sequence_length}"
         source += f", micro batch {micro} x {length} instead of {theirs} to divide it"
-    return replace(
-        row, methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length,
-        source=source,
-    )  # fmt: skip
+    return row.changed(
+        methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length, source=source
+    )
 
 
 def find_configurations(

@@ -12,7 +12,7 @@ from tensorprimat.core import quantities
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.figures import Figure
 from tensorprimat.core.result import MEMORY_KINDS, VENDORS, GpuInfo, MemoryMetrics, Reported, Result, TrainingConfig
-from tensorprimat.core.user_facts import FACT_FLAGS
+from tensorprimat.core.settings import FACT_FLAGS
 from tensorprimat.logs import STDIN, Log, citations, format_named
 from tensorprimat.system.safe_text import one_line
 
