@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -38,8 +37,6 @@ LONG = 0.25  # share of the rows; the rest of a longer decay counts even if too 
 TOLERABLE = 1e-3  # relative size of a remaining decay that needs no further cut
 LONGEST_CURVE = 2000  # rows; a longer curve is averaged to at most this many
 MOST_OF_FEW = 0.4  # share of a short run; after a longer warm-up too few rows are left to show that it is over
-KEPT = 2**14  # runs of up to LONGEST_KEPT rows whose warm-up is remembered: at most 130 MB in each of two caches
-LONGEST_KEPT = 1000
 AS_NOISE = 1.5  # standard errors; in most level runs, two means differ by less
 REPLICATED = 0.02  # p of the t test over runs
 
@@ -63,42 +60,9 @@ def find_warmup(runs: Sequence[np.ndarray], declared: Sequence[int] | None = Non
     calls warm-up; never fewer are dropped, and more where the rows say so, but none where 0 are declared (a log that
     begins after warm-up).
     """
-    if len(runs) == 1 and len(runs[0]) <= LONGEST_KEPT:
-        return _of_one_run(_key(runs[0]), None if declared is None else declared[0])
-    return _find(runs, declared)
-
-
-@lru_cache(maxsize=KEPT)
-def _of_one_run(seconds: bytes, declared: int | None) -> Warmup:
-    """Find the warm-up of one run once: a file is looked at when it is read, paired, and pooled."""
-    return _find([np.frombuffer(seconds)], None if declared is None else [declared])
-
-
-@lru_cache(maxsize=KEPT)
-def _own(seconds: bytes, declared: int | None) -> Steady:
-    return _alone(np.frombuffer(seconds), declared)
-
-
-def _alone(run: np.ndarray, declared: int | None) -> Steady:
-    """Find where one run becomes steady by itself."""
-    if declared is None:
-        return find_steady(run)
-    if _plainly_level(run[declared:]):
-        return Steady(start=declared, settled=True)
-    return _beyond(run, declared, find_steady(run))
-
-
-def _key(run: np.ndarray) -> bytes:
-    return np.ascontiguousarray(run, np.float64).tobytes()
-
-
-def _find(runs: Sequence[np.ndarray], declared: Sequence[int] | None) -> Warmup:
     least = [1] * len(runs) if declared is None else list(declared)
     declared_steps = [None] * len(runs) if declared is None else least
-    own = [
-        _own(_key(run), rows) if len(run) <= LONGEST_KEPT else _alone(run, rows)
-        for run, rows in zip(runs, declared_steps, strict=True)
-    ]
+    own = [_alone(run, rows) for run, rows in zip(runs, declared_steps, strict=True)]
     starts = [min(max(one.start, first), len(run)) for one, first, run in zip(own, least, runs, strict=True)]
     if len(runs) == 1 and own[0].settled and _plainly_level(runs[0][starts[0] :]):
         return Warmup(runs=_steadies(starts, own), settled=True, drift=0.0)
@@ -126,6 +90,15 @@ def _find(runs: Sequence[np.ndarray], declared: Sequence[int] | None) -> Warmup:
     settled = settled and not short and (together.settled or not _replicated(curves, together.start))
     starts = [max(start, min(first, len(run) // 2)) for start, run in zip(starts, runs, strict=True)]
     return Warmup(runs=_steadies(starts, own), settled=settled, drift=drift)
+
+
+def _alone(run: np.ndarray, declared: int | None) -> Steady:
+    """Find where one run becomes steady by itself."""
+    if declared is None:
+        return find_steady(run)
+    if _plainly_level(run[declared:]):
+        return Steady(start=declared, settled=True)
+    return _beyond(run, declared, find_steady(run))
 
 
 def _plainly_level(rows: np.ndarray) -> bool:
