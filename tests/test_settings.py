@@ -18,6 +18,8 @@ from tensorprimat.facts import methodologies
 from tensorprimat.machine.platform import detect_platform
 from tensorprimat.reports import facts
 
+SIZES = ("sequence_length", "global_batch_size", "micro_batch_size", "num_gpus")
+
 
 def test_a_setting_is_a_field_of_each_record_that_has_it():
     seen = set(TrainingConfig.model_fields) - {"versions", "environment"}
@@ -41,11 +43,10 @@ def test_a_setting_is_none_where_nothing_chose_or_stated_it_and_has_a_value_in_a
         20, None, None, None, None,
     )  # fmt: skip
     required = {name for name, field in RunSpec.model_fields.items() if field.is_required()}
-    sizes = {"sequence_length", "global_batch_size", "micro_batch_size", "num_gpus"}
-    assert required == {"model", "engine", "preset", "precision", *sizes}
+    assert required == {"model", "engine", "preset", "precision", *SIZES}
     with pytest.raises(ValidationError, match="precision"):
         RunSpec.model_validate(
-            dict.fromkeys(sizes, 1) | {"model": "m", "engine": "e", "preset": "p", "precision": None}
+            dict.fromkeys(SIZES, 1) | {"model": "m", "engine": "e", "preset": "p", "precision": None}
         )
 
 
@@ -143,6 +144,17 @@ def test_a_value_that_is_none_of_an_options_choices_is_refused_before_anything_i
     assert main(["run", "--model", "llama", flag, "other", "--dry-run"]) == 2
     choices = quantities.alternatives(settings.option(name).choices)
     assert capsys.readouterr() == ("", f"tprimat run: {flag} other: must be {choices}\n")
+
+
+@in_each(
+    ("word", "run"),
+    [("none", Recompute.NONE), ("full", Recompute.ALL_LAYERS), ("selective", Recompute.SECOND_LAYERS),
+     ("35%", Recompute.NONE), ("20 % of activations kept: up recomputed", "20 % of activations kept: up recomputed")],
+)  # fmt: skip
+def test_a_run_has_the_meaning_of_a_word_for_recomputation_and_what_was_chosen_keeps_the_word(word, run):
+    assert RunSettings(recompute=word).recompute == word
+    spec = RunSpec(model="m", engine="e", preset="p", precision="bf16", recompute=word, **dict.fromkeys(SIZES, 2))
+    assert spec.recompute == run == RunSpec.model_validate_json(spec.model_dump_json()).recompute
 
 
 def test_an_option_of_the_torch_engine_is_refused_where_another_engine_would_ignore_it():

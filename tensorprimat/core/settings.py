@@ -51,6 +51,8 @@ class Option:
     """True if only the project's own training loop has the option."""
     least: int | None = None
     choices: tuple[str, ...] = ()
+    of_every_engine: tuple[str, ...] = ()
+    """Choices that every engine has, if the others need the project's own training loop; the last one is advised."""
     takes_share: bool = False
     """True if the value can also be a percentage."""
     in_ab: bool = True
@@ -85,6 +87,8 @@ class Setting:
     """Value of a run for which nothing states another; None if a run must state it, or can lack it."""
     read: Callable[[str], str] | None = None
     """Function from a text to the value."""
+    read_for_run: Callable[[str], str] | None = None
+    """The same for the value of a run; None if that is the value that was chosen."""
     in_results: bool = True
     """False for a setting that the configuration in a result leaves out."""
 
@@ -240,10 +244,10 @@ class TrainingSettings(Generic[Absent]):
         ),
     )  # fmt: skip
     recompute: Recompute | Absent = _row(
-        "recompute", kind="word", read=Recompute, usual=Recompute.NONE,
+        "recompute", kind="word", read=Recompute, read_for_run=Recompute.of_run, usual=Recompute.NONE,
         option=Option(
             flag="--activation-checkpointing", metavar="HOW", type=str, choices=("none", "selective", "full"),
-            takes_share=True,
+            of_every_engine=("none", "full"), takes_share=True,
             help="Activations to recompute: none, selective (torch engine: every second layer) or full; with the torch "
             "engine also the share to keep at most, such as 35%.",
             shown_default="torch engine: what fits; else none",

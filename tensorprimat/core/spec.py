@@ -55,7 +55,8 @@ def _field(setting: Setting, *, seen: bool = False, resolved: bool = False) -> t
     A default of ... makes the field required.
     """
     parts, option = get_args(_TYPES[setting.name]), setting.option
-    stated = parts[0] if setting.read is None else Annotated[str, AfterValidator(setting.read)]
+    read = (resolved and setting.read_for_run) or setting.read
+    stated = parts[0] if read is None else Annotated[str, AfterValidator(read)]
     if seen:
         return _LOOSE.get(setting.kind, stated | None), None
     default = option.default if option else None

@@ -52,6 +52,13 @@ class Recompute(str):
         """
         return cls(f"{round(100 * share)} % of activations kept: {', '.join(recomputed) or _NO_PRODUCT} recomputed")
 
+    @classmethod
+    def of_run(cls, stated: str) -> Recompute:
+        """Return the recomputation of a run for a word of the flag; NONE for a share, whose plan is chosen later."""
+        if cls(stated).kept_share is not None:
+            return cls.NONE
+        return cls.SECOND_LAYERS if stated == "selective" else cls(stated)
+
     @property
     def word(self) -> Recompute:
         """Return this project's word for a framework's: NONE for "off", ALL_LAYERS for "true"; others in lower case."""

@@ -23,7 +23,6 @@ from tensorprimat.engines.registry import (
     Engine,
     check_model_parallel,
     importable,
-    recompute_of,
 )
 from tensorprimat.facts import catalogue
 from tensorprimat.machine import environment
@@ -35,7 +34,7 @@ from tensorprimat.system import atomic
 from tensorprimat.system.safe_text import is_utf8
 
 GPUS_OF_A_NODE = 8  # the presets' global batch is that of the methodologies, which are for eight GPUs
-RESOLVED = ("preset", "methodology", *settings_of_runs.OF_A_METHODOLOGY, "num_gpus", "recompute", "compile")
+RESOLVED = ("preset", "methodology", *settings_of_runs.OF_A_METHODOLOGY, "num_gpus", "compile")
 """Settings whose value also depends on the methodology, the preset, the engine or the machine."""
 AS_CHOSEN = tuple(setting.name for setting in settings_of_runs.WITH_OPTION if setting.name not in RESOLVED)
 """All other settings with an option: the value in a RunSpec is that of the flag, or the flag's default."""
@@ -74,10 +73,9 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         "config": None if settings.config is None else preset.config,
         "engine": engine.name,
         "num_gpus": num_gpus,
-        "recompute": recompute_of(settings, engine),
         "compile": (compiles and not uncompiled) if settings.compile is None else settings.compile,
         "platform": platform,
-        **{name: getattr(settings, name) for name in AS_CHOSEN},
+        **{name: value for name in AS_CHOSEN if (value := getattr(settings, name)) is not None},
     }
     configured = methodology.methodology_values(
         settings,
@@ -236,7 +234,7 @@ def _default_precision(engine: Engine, machine: Machine) -> str:
 
 
 def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
-    """Raise UsageError for a flag that only the torch engine understands."""
+    """Raise UsageError for a flag, or a value of one, that only the torch engine understands."""
     if engine.own_training:
         return
     for setting in settings_of_runs.WITH_OPTION:
@@ -244,6 +242,9 @@ def _check_torch_flags(settings: RunSettings, engine: Engine) -> None:
         if option and option.own_training and value not in (None, False, option.default):
             flag = option.flag.partition("/")[0]
             raise UsageError(f"{flag}: only the torch engine has it; add --engine torch, or leave it out")
+        if option and option.of_every_engine and value not in (None, *option.of_every_engine):
+            advice = f"use {option.of_every_engine[-1]} with {engine.name}"
+            raise UsageError(f"{option.flag} {value}: only the torch engine has it; {advice}")
 
 
 def check_engine(engine: Engine, platform: Platform | None = None) -> None:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.provenance import LOGS
 from tensorprimat.core.result import Platform
-from tensorprimat.core.spec import RunSettings, RunSpec
-from tensorprimat.core.vocabulary import Recompute
+from tensorprimat.core.spec import RunSpec
 from tensorprimat.models.megatron_memory import MegatronCore, RecipeRecomputation
 from tensorprimat.system.packages import find_package
 
@@ -179,20 +178,6 @@ def check_model_parallel(engine: Engine, spec: RunSpec) -> None:
     raise UsageError(
         f"{spec.named(*spec.split_by)}: the {engine.name} engine supports data parallelism only; {instead}"
     )
-
-
-def recompute_of(settings: RunSettings, engine: Engine) -> Recompute:
-    """Return the recomputation of --activation-checkpointing. Raises UsageError where the engine has no such mode.
-
-    NONE for a share: its plan depends on the whole spec, so that it is chosen later.
-    """
-    stated = settings.recompute or Recompute.NONE
-    if not (engine.own_training or stated in (Recompute.NONE, Recompute.ALL_LAYERS)):
-        raise UsageError(
-            f"--activation-checkpointing {stated}: only the torch engine has it; use full with {engine.name}"
-        )
-    layers = {"selective": Recompute.SECOND_LAYERS, Recompute.ALL_LAYERS: Recompute.ALL_LAYERS}
-    return layers.get(stated, Recompute.NONE)
 
 
 def importable(name: str) -> bool:

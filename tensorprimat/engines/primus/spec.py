@@ -13,7 +13,7 @@ from tensorprimat.core.spec import RunSettings, RunSpec
 from tensorprimat.engines import methodology
 from tensorprimat.engines.primus import checkout as primus_checkout
 from tensorprimat.engines.primus.config import Effective, effective
-from tensorprimat.engines.registry import Engine, recompute_of
+from tensorprimat.engines.registry import Engine
 from tensorprimat.facts import catalogue
 from tensorprimat.machine.platform import Machine
 from tensorprimat.models import presets
@@ -61,7 +61,7 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
     config = primus_checkout.find_config(root, model, gpu=gpu, precision=precision)
     sets = effective(config, root=root)
     values: dict[str, Any] = {field: sets.whole(name) for field, name in MEGATRON_NAMES.items()}
-    values |= configured
+    values |= {"recompute": settings.recompute or "none", **configured}
     values |= {field: MEGATRON_DEFAULTS[MEGATRON_NAMES[field]] for field in MODEL_PARALLEL if values[field] is None}
     if unknown := [MEGATRON_NAMES[field] for field in WORK if values[field] is None]:
         raise UsageError(f"{config}: sets no {', '.join(unknown)}; give it by flag (--micro-batch-size …)")
@@ -71,7 +71,6 @@ def spec_of(model: str, settings: RunSettings, *, engine: Engine, machine: Machi
         engine=engine.name,
         precision=_precision(precision or sets.precision, config),
         num_gpus=settings.num_gpus or machine.gpu_info.device_count or primus_checkout.GPUS_PER_NODE,
-        recompute=recompute_of(settings, engine),
         **{name: getattr(settings, name) for name in ("steps", "warmup_steps", "seed")},
         platform="amd",
         notes=() if chosen.note is None else (chosen.note,),
