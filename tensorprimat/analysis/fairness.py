@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from tensorprimat.analysis.impossible import REMEDY, impossible
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.rates import (
-    RATE_FLAGS,
     STEP_TIMES,
     TIME_TO_TRAIN,
     WORK_OF_STEP,
@@ -126,7 +125,7 @@ def _arguments(results: Sequence[Result]) -> list[Difference]:
     return [Difference(field="arguments", label="printed arguments", values=values, weight="configuration")]
 
 
-_WITH_SHAPE = f"Comparable with {RATE_FLAGS['shape']}."
+_WITH_SHAPE = "Comparable with --shape."
 _SAME_BATCH = "Comparable with the same global batch on both sides, or without --strict."
 _SAME_SIZE = "Train both with ./benchmark.py --methodology agreed: same batch and sequence, each vendor's tuning."
 _SAME_LENGTH = "Train both with ./benchmark.py --sequence-length N, or with ./benchmark.py --methodology agreed."
@@ -165,8 +164,8 @@ def _work(
     if "sequence_length" not in unstated and any(one.training_config.sequence_length is None for one in pair):
         refusals.append("at least one side does not state the sequence length")
         if remedies and remedies[-1] == _WITH_SHAPE:
-            remedies[-1] = f"Comparable with {RATE_FLAGS['shape']} and {RATE_FLAGS['sequence_length']}."
-        remedies.append(f"Comparable once it is stated: use {RATE_FLAGS['sequence_length']}.")
+            remedies[-1] = "Comparable with --shape and --sequence-length."
+        remedies.append("Comparable once it is stated: use --sequence-length.")
     trained = _trained(pair, values["trainable_parameters"])
     if trained == "trainable parameters":
         conditions.append(trained)

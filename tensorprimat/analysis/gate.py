@@ -18,7 +18,7 @@ from tensorprimat.analysis.estimates import without_figure
 from tensorprimat.analysis.fairness import missed_target
 from tensorprimat.analysis.levels import LEVELS, LevelName
 from tensorprimat.analysis.pairs import TOLERATED, PairDecision, PairedChange
-from tensorprimat.analysis.rates import RATE_FLAGS, TIME_TO_TRAIN, rate_of
+from tensorprimat.analysis.rates import TIME_TO_TRAIN, rate_of
 from tensorprimat.analysis.ratios import (
     GroupPair,
     StatedScatter,
@@ -143,7 +143,7 @@ def _on_condition(check: Check, fairness: Fairness) -> Check:
     if check.status != "pass":
         return check
     settings = listed(fairness.conditions)
-    shape = f"give {RATE_FLAGS['shape']}, or " if fairness.conditions == ("model shape",) else ""
+    shape = "give --shape, or " if fairness.conditions == ("model shape",) else ""
     remedy = f"{shape}use --accept {fairness.verdict} to assume that both sides are equal"
     return replace(check, status="undecided", sentence=f"{check.sentence}, but the {settings} may differ; {remedy}")
 

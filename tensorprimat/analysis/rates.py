@@ -18,9 +18,6 @@ NORMALISED_BY: dict[str, tuple[str, ...]] = {
 """Rates by which sides can be compared, best first → the fields that both sides must state, with equal values."""
 STEP_TIMES = "steps_per_second"
 TIME_TO_TRAIN = "time_to_train"
-RATE_FLAGS = {"shape": "--shape"} | {
-    name: settings.flag(name) for name in ("sequence_length", "num_gpus", "global_batch_size")
-}
 
 
 def common_metric(results: Sequence[Result]) -> str | None:
@@ -68,7 +65,7 @@ def metric_for(pair: Sequence[Result]) -> tuple[str | None, str | None]:
         return None, "Comparable with the same global batch on both sides, or with tokens/s/GPU of both."
     if missing is None:
         return None, "Comparable on the same number of GPUs, or with tokens/s/GPU of both."
-    return None, f"Comparable once both state the {WORK_OF_STEP[missing]}: {RATE_FLAGS[missing]}."
+    return None, f"Comparable once both state the {WORK_OF_STEP[missing]}: {settings.flag(missing)}."
 
 
 WORK_OF_STEP = {

@@ -24,7 +24,7 @@ from typing import IO, Any
 from tensorprimat import logs
 from tensorprimat.core.errors import RunError
 from tensorprimat.core.result import Result
-from tensorprimat.core.settings import MODEL_PARALLEL
+from tensorprimat.core.settings import MODEL_PARALLEL, OF_A_LOG
 from tensorprimat.core.spec import RunSpec
 from tensorprimat.engines.entry import parser_of, run_spec
 from tensorprimat.engines.launcher_output import complaint, displayed_line, follow_launcher, keep
@@ -51,8 +51,6 @@ ROCM = Path("/opt/rocm")
 NOT_INSTALLING = '#!/bin/sh\necho "dry run, not done: pip $*"\n'
 """Replacement of pip in a dry run, because the hooks of a dry run would install Primus's requirements. PIP_DRY_RUN does
 not help: pip obeys it also when it builds a package, and then fails because the build requirements are missing."""
-RECONCILED = ("num_gpus", "global_batch_size", "micro_batch_size", "sequence_length", "precision")
-"""Settings taken from the configuration if the log does not state them."""
 ALSO_KNOWN = (*MODEL_PARALLEL, "data_parallel_size", "gradient_accumulation_steps", "max_steps", "num_nodes")
 
 
@@ -206,7 +204,7 @@ def _read(spec: RunSpec, log: Path) -> Result:
     """Return the log as the result of this run. Raises InputError where it contains no usable step."""
     facts = UserFacts(model_name=spec.model, gpu=spec.options[GPU_OPTION])
     known = logs.read(log, facts=facts).training_config
-    missing = {name: getattr(spec, name) for name in RECONCILED if getattr(known, name) is None}
+    missing = {name: getattr(spec, name) for name in OF_A_LOG if getattr(known, name) is None}
     result = logs.read(log, facts=UserFacts(model_name=spec.model, gpu=spec.options[GPU_OPTION], **missing))
     config, model = result.training_config, result.model
     unstated = {name: getattr(spec, name) for name in ALSO_KNOWN if getattr(config, name) is None}
