@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def stated(answer):
     """Return the flags that the answer says a user must give."""
     flags = dict(zip(*[iter(answer.get("flags", []))] * 2, strict=True))
     values = {name.removeprefix("--").replace("-", "_"): int(value) for name, value in flags.items()}
-    assert set(values) <= set(UserFacts.model_fields), shlex.join(answer.get("flags", []))
+    assert set(values) <= {field.name for field in fields(UserFacts)}, shlex.join(answer.get("flags", []))
     return UserFacts(**values)
 
 

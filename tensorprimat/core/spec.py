@@ -6,6 +6,7 @@ Two records have some of them: what a user states about a log, and what a method
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field, make_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -81,10 +82,10 @@ if TYPE_CHECKING:
     class SeenSettings(ConfigurationRecord, TrainingSettings[None]):
         """The settings that a result contains; None where neither the run nor the log states one."""
 
-    class StatedSettings(SettingsRecord, TrainingSettings[None]):
+    class StatedSettings(TrainingSettings[None]):
         """The settings that a user states about a log or a result; None where no flag states one."""
 
-    class MethodologySettings(SettingsRecord, TrainingSettings[Never]):
+    class MethodologySettings(TrainingSettings[Never]):
         """The settings that a configuration of a methodology sets, each with its value."""
 
 else:
@@ -97,14 +98,13 @@ else:
     ChosenSettings = create_model("ChosenSettings", __base__=SettingsRecord, **_chosen)
     ResolvedSettings = create_model("ResolvedSettings", __base__=SettingsRecord, **_resolved)
     SeenSettings = create_model("SeenSettings", __base__=ConfigurationRecord, **_seen)
-    StatedSettings = create_model(
-        "StatedSettings", __base__=SettingsRecord, **{name: _seen[name] for name in settings.FACT_FLAGS}
-    )
-    _explicit = {
-        name: (Annotated[_resolved[name][0], Field(ge=settings.option(name).least)], ...)
+    _stated = [(name, _seen[name][0], field(default=None)) for name in settings.FACT_FLAGS]
+    _explicit = [
+        (name, Annotated[_resolved[name][0], Field(ge=settings.option(name).least)])
         for name in settings.OF_A_METHODOLOGY
-    }
-    MethodologySettings = create_model("MethodologySettings", __base__=SettingsRecord, **_explicit)
+    ]
+    StatedSettings = make_dataclass("StatedSettings", _stated, frozen=True, kw_only=True)
+    MethodologySettings = make_dataclass("MethodologySettings", _explicit, frozen=True, kw_only=True)
 
 
 class RunSpec(ResolvedSettings):

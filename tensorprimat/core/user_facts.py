@@ -41,7 +41,8 @@ ANSWERS = {"preset": ("--preset", "--shape"), "shape": ("--preset", "--shape")}
 """Fields of UserFacts → the flags whose advice a stated field answers; for other fields, its own flag."""
 
 
-class UserFacts(StatedSettings, extra="forbid"):
+@dataclass(frozen=True, kw_only=True)
+class UserFacts(StatedSettings):  # type: ignore[misc]  # the base is frozen where it runs
     """Facts that the user states; None means not stated."""
 
     model_name: str | None = None
@@ -55,7 +56,7 @@ class UserFacts(StatedSettings, extra="forbid"):
 
     def stated(self) -> dict[str, Any]:
         """Return the stated facts by field name."""
-        return {name: value for name, value in self if name != "overrides" and value is not None}
+        return {name: value for name, value in vars(self).items() if name != "overrides" and value is not None}
 
 
 @dataclass(kw_only=True)

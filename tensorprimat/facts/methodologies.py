@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Literal
 
@@ -21,7 +21,8 @@ _Size = Annotated[int, Field(gt=0)]
 METHODOLOGY_GPUS = 8  # every configuration of data/methodologies.toml is for one node of 8 GPUs
 
 
-class Configuration(MethodologySettings, extra="forbid"):
+@dataclass(frozen=True, kw_only=True)
+class Configuration(MethodologySettings):  # type: ignore[misc]  # the base is frozen where it runs
     """One row of a methodology: every value explicit."""
 
     methodology: str
@@ -80,9 +81,10 @@ def _with_work(row: Configuration, batch: int, length: int) -> Configuration:
     if micro != row.micro_batch_size:
         theirs = f"{row.micro_batch_size} x {row.sequence_length}"
         source += f", micro batch {micro} x {length} instead of {theirs} to divide it"
-    return row.changed(
-        methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length, source=source
-    )
+    return replace(
+        row, methodology="agreed", micro_batch_size=micro, global_batch_size=batch, sequence_length=length,
+        source=source,
+    )  # fmt: skip
 
 
 def find_configurations(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -204,7 +204,7 @@ def read_found_log(path: Path, model: str, facts: UserFacts, machine: Machine) -
 
     facts: the user's statements, which override those of the log.
     """
-    result = logs.read(path, facts=facts.changed(preset=None))
+    result = logs.read(path, facts=replace(facts, preset=None))
     if facts.model_name is None:
         result = _named(result, model)
     return with_local_device(user_facts.amended(result, UserFacts(preset=facts.preset)), machine)

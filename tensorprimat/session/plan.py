@@ -182,7 +182,7 @@ def _plan_for(
     gpu: str, request: Request, machine: Machine
 ) -> tuple[Request, Machine, Mapping[str, discover.Search], Plan]:
     """Return the request with the GPU to plan for, a machine with that GPU, no searches, and the plan for it."""
-    asked = replace(request, cluster=request.cluster.changed(gpu=gpu), facts=request.facts.changed(gpu=None))
+    asked = replace(request, cluster=request.cluster.changed(gpu=gpu), facts=replace(request.facts, gpu=None))
     node = executors.node_machine(asked.cluster, request.settings.num_gpus, machine)
     order: Sequence[str] = (request.engine,)
     if request.engine == "auto":

@@ -350,7 +350,7 @@ def _read(job: Job, request: Request, machine: Machine, stamp: str) -> ModelOutc
     if job.search is None or job.search.path is None:
         raise RunError("no log to read")
     settings = request.settings
-    facts = request.facts.changed(preset=settings.preset, **{name: getattr(settings, name) for name in OF_A_LOG})
+    facts = replace(request.facts, preset=settings.preset, **{name: getattr(settings, name) for name in OF_A_LOG})
     result = read_found_log(job.search.path, job.model, facts, machine)
     result = methodology.label(with_command(result), settings.methodology)
     return ModelOutcome(model=job.model, result=result, path=store.save(result, request.output, stamp=stamp))
