@@ -117,6 +117,7 @@ def test_another_number_of_gpus_leaves_no_stale_parallel_sizes():
         ({"num_gpus": 12, "gradient_accumulation_steps": 8}, None, 8),
         ({"gradient_accumulation_steps": 8}, 8, 8),
         ({"num_gpus": 16}, None, None),
+        ({"num_gpus": 1}, 1, 64),
         ({"data_parallel_size": 3}, 3, None),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tensorprimat.core.result import Result, TrainingConfig
+from tensorprimat.core.result import Result
 from tensorprimat.core.user_facts import with_parallelism
 from tensorprimat.models import flops
 from tensorprimat.models.footprint import StepWork, moved_bytes, of_cell
@@ -102,7 +102,7 @@ def of_result(result: Result) -> RooflinePoint | None:
     recomputes = config.recompute not in (None, "none")
     if shape.experts or shape.latent_attention or recomputes:  # the bytes that they move are not modelled
         return None
-    accumulated = _accumulation(config)
+    accumulated = with_parallelism(config).gradient_accumulation_steps
     if accumulated is None or flops.frozen_parameters(result) is not False:
         return None
     step = StepWork(
@@ -124,13 +124,3 @@ def of_result(result: Result) -> RooflinePoint | None:
         flops_per_second=rate * of_token,
         precision=precision,
     )
-
-
-def _accumulation(config: TrainingConfig) -> int | None:
-    """Return the micro batches of an optimizer step as stated, or as the other sizes determine them."""
-    if stated := with_parallelism(config).gradient_accumulation_steps:
-        return stated
-    micro, batch = config.micro_batch_size, config.global_batch_size
-    if config.num_gpus == 1 and micro and batch and batch % micro == 0:
-        return batch // micro
-    return None

@@ -17,11 +17,12 @@ import numpy as np
 
 from tensorprimat.core import settings
 from tensorprimat.core.quantities import as_stated, count, shortened_list, shown_value, stated_watts
-from tensorprimat.core.result import Result, Run, TrainingConfig
+from tensorprimat.core.result import Result, Run
 from tensorprimat.core.settings import Setting, Weight
 from tensorprimat.core.steady import NORMAL_MAD, median
 from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.summary import select_measured
+from tensorprimat.core.user_facts import with_parallelism
 from tensorprimat.models import flops, names
 
 Reader = Callable[[Result], str | None]
@@ -200,24 +201,12 @@ def values_of_fields(results: Sequence[Result]) -> dict[str, tuple[str | None, .
 
     Seeds that agree are equal.
     """
-    every = [{field.key: field.read(result) for field in FIELDS} for result in results]
-    for result, values in zip(results, every, strict=True):
-        _derive(values, result.training_config)
+    whole = [result.changed(training_config=with_parallelism(result.training_config)) for result in results]
+    every = [{field.key: field.read(result) for field in FIELDS} for result in whole]
+    for values in every:
         if values["seed"] != every[0]["seed"] and seeds_agree(results):
             values["seed"] = every[0]["seed"]
     return {key: tuple(values[key] for values in every) for key in BY_KEY}
-
-
-def _derive(values: dict[str, str | None], config: TrainingConfig) -> None:
-    """Fill in the data-parallel size and the accumulation steps that the other settings imply."""
-    if values["data_parallel_size"] is None and config.num_gpus:
-        replicas, rest = divmod(config.num_gpus, settings.replica_devices(config))
-        if rest == 0 and all(getattr(config, name) for name in settings.MODEL_PARALLEL):
-            values["data_parallel_size"] = str(replicas)
-    replicas, micro = int(values["data_parallel_size"] or 0), config.micro_batch_size or 0
-    batch, rest = divmod(config.global_batch_size or 0, micro * replicas or 1)
-    if values["gradient_accumulation_steps"] is None and micro * replicas and batch and rest == 0:
-        values["gradient_accumulation_steps"] = str(batch)
 
 
 _DEVICE = _fact("device", "device", "configuration", lambda result: result.gpu_info.device_name)

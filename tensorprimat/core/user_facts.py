@@ -142,12 +142,14 @@ def with_parallelism(config: TrainingConfig) -> TrainingConfig:
     """Fill data parallel size and gradient accumulation where the other sizes determine them.
 
     A batch is replicas times accumulated micro-batches; of a batch, each follows from the other, unless the number of
-    GPUs contradicts it. Replicas also follow from the GPUs, where tensor and pipeline parallel sizes are known.
+    GPUs contradicts it. Replicas also follow from the GPUs, where tensor and pipeline parallel sizes are known or
+    there is one GPU.
     """
     micro, batch, gpus = config.micro_batch_size, config.global_batch_size, config.num_gpus
     replicas, accumulation = config.data_parallel_size, config.gradient_accumulation_steps
+    tensor, pipeline = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     of_batch = batch // micro if batch and micro and batch % micro == 0 else None
-    if not replicas and gpus and config.tensor_model_parallel_size and config.pipeline_model_parallel_size:
+    if not replicas and gpus and (gpus == 1 or (tensor and pipeline)):
         replicas = _quotient(gpus, settings.replica_devices(config))
     if not replicas and (by_batch := _quotient(of_batch, accumulation)) and (gpus is None or gpus % by_batch == 0):
         replicas = by_batch
