@@ -16,7 +16,7 @@ from tensorprimat.analysis.stats import LogEstimate, OneRun
 from tensorprimat.audit.rounding import error_of_mean, printed_unit
 from tensorprimat.core.figures import Input
 from tensorprimat.core.quantities import count, counted, listed, precise, spelled_metric
-from tensorprimat.core.result import Result, Run
+from tensorprimat.core.result import Result
 from tensorprimat.core.steady import Selection, median
 from tensorprimat.core.steps import FloatArray, Steps, finite
 from tensorprimat.core.summary import pace_of, select_measured, summarise
@@ -38,8 +38,7 @@ def positive_figure(result: Result, metric: str) -> float | None:
     if metric == TIME_TO_TRAIN:
         times = [run.time_to_train_seconds for run in result.runs if run.time_to_train_seconds]
         return len(times) / sum(times) if times else None
-    value = rate_of(result, metric)
-    return value if value is not None and math.isfinite(value) else None
+    return rate_of(result, metric)
 
 
 def counted_runs(group: Group, metric: str) -> list[int]:
@@ -63,7 +62,7 @@ def run_figures(group: Group, metric: str) -> list[float] | None:
     joint = group.result.runs if len(group.result.runs) == len(group.runs) > 1 else ()
     figures = []
     for number in counted_runs(group, metric):
-        value = (_of_run(joint[number], metric) if joint else None) or positive_figure(group.runs[number], metric)
+        value = (rate_of(joint[number], metric) if joint else None) or positive_figure(group.runs[number], metric)
         if value is None:
             return None
         figures.append(value)
@@ -74,14 +73,6 @@ def without_figure(groups: Sequence[Group], metric: str) -> str | None:
     """Return a phrase that names the groups of which a run lacks the figure; None if there is none."""
     labels = [group.label for group in groups if run_figures(group, metric) is None]
     return f"{listed(labels)}: not every run has this figure" if labels else None
-
-
-def _of_run(run: Run, metric: str) -> float | None:
-    """Return a positive figure of a run, or None."""
-    value: float | None = getattr(run, "avg_step_time_seconds" if metric == "steps_per_second" else metric, None)
-    if value is None or not math.isfinite(value) or value <= 0:
-        return None
-    return 1 / value if metric == "steps_per_second" else value
 
 
 def settled(group: Group) -> bool:

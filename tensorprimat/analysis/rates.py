@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tensorprimat.core import settings
 from tensorprimat.core.identity import BY_KEY
-from tensorprimat.core.result import Result
+from tensorprimat.core.result import Result, Run
 
 NORMALISED_BY: dict[str, tuple[str, ...]] = {
     "tokens_per_second_per_gpu": (),
@@ -74,13 +75,13 @@ WORK_OF_STEP = {
 """Settings that the step time depends on, by name."""
 
 
-def rate_of(result: Result, metric: str) -> float | None:
-    """Return a positive rate of a result, or None; steps/s also from the mean step time of an old file."""
-    metrics = result.performance_metrics
-    value = getattr(metrics, metric)
-    if value is None and metric == "steps_per_second" and metrics.avg_step_time_seconds:
-        value = 1 / metrics.avg_step_time_seconds
-    return value if value and value > 0 else None
+def rate_of(of: Result | Run, metric: str) -> float | None:
+    """Return a positive figure of a result or a run, or None; steps/s also from the mean step time."""
+    figures = of if isinstance(of, Run) else of.performance_metrics
+    value: float | None = getattr(figures, metric, None)
+    if value is None and metric == "steps_per_second" and figures.avg_step_time_seconds:
+        value = 1 / figures.avg_step_time_seconds
+    return value if value and 0 < value < math.inf else None
 
 
 def _stated_by_all(pair: Sequence[Result], key: str) -> bool:
