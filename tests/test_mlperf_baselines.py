@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tensorprimat.cli import main
-from tensorprimat.core.errors import InputError
+from tensorprimat.core.errors import UsageError
 from tensorprimat.core.summary import summarise
 from tensorprimat.facts import catalogue, mlperf_rules
 from tensorprimat.mlperf import result as mlperf_result
@@ -54,10 +54,20 @@ def test_the_gate_takes_one_baseline_and_one_only(tmp_path, capsys):
 
 
 def test_a_name_of_several_entries_is_not_a_baseline():
-    with pytest.raises(InputError, match="entries of the library"):
+    with pytest.raises(UsageError, match="published results have this in their names: mlperf:"):
         published.find_baseline("mlperf:v5.1/AMD")
-    with pytest.raises(InputError, match="0 entries"):
+    with pytest.raises(UsageError, match="the nearest are mlperf:"):
         published.find_baseline("mlperf:v9.9/nobody")
+
+
+@pytest.mark.parametrize("name", [f"mlperf:{AMD}", AMD, AMD.upper(), AMD.partition("/")[2], f"mlperf:{AMD[5:]}"])
+def test_a_baseline_is_found_by_its_name_with_or_without_kind_and_by_a_part_that_only_it_has(name):
+    assert published.find_baseline(name).name == f"mlperf:{AMD}"
+
+
+def test_a_kind_restricts_the_search_to_its_results():
+    with pytest.raises(UsageError, match="the nearest are published:"):
+        published.find_baseline(f"published:{AMD}")
 
 
 def test_published_shows_the_nearest_library_rows_with_their_level(tmp_path, capsys):
@@ -136,7 +146,7 @@ def test_a_gate_against_a_published_row_is_undecided_without_an_assumption(tmp_p
     assert "runs on each side would decide" not in shown
     assert main([*arguments, "--assume-run-cv", "1%"]) in (0, 1)
     assert main(["gate", "--against", "published:nobody", "--candidate", candidate]) == 2
-    assert "0 published rows" in capsys.readouterr().err
+    assert "the nearest are published:" in capsys.readouterr().err
 
 
 def test_mfu_needs_shape_precision_and_peak_and_names_the_missing_one():

@@ -44,7 +44,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "mlperf/projection.py": ("project",),
     "analysis/ratios.py": ("compare",),
     "analysis/economics.py": ("compare", "enhance", "metrics", "mlperf"),
-    "reproduce/flags.py": ("run",),
+    "reproduce/published.py": ("run",),
     "session/alternate.py": ("run",),
     "session/roofline.py": ("aggregate",),
     "session/runs.py": ("run",),

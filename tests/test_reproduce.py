@@ -18,7 +18,7 @@ BRIDGE = "Megatron-Bridge_26.08/deepseekv3-671b/256xGB300"
 
 def own(name=EAGER, *, faster=1.0, **config):
     """Return a user's result: what a published row states, with another speed and other settings."""
-    result = published.as_result(published.named_baseline(name).row)
+    result = published.as_result(published.find_baseline(name).row)
     figures = result.performance_metrics
     return result.changed(
         training_config=result.training_config.changed(**config),
@@ -27,7 +27,7 @@ def own(name=EAGER, *, faster=1.0, **config):
 
 
 def against(name, result):
-    return reproduction_of(published.named_baseline(name), result, "own.json")
+    return reproduction_of(published.find_baseline(name), result, "own.json")
 
 
 def printed(capsys, *words):
@@ -37,7 +37,7 @@ def printed(capsys, *words):
 
 def test_the_examples_of_the_manual_name_published_results():
     names = re.findall(r"tprimat reproduce (?!--)(\S+)", str(reproduce.command.__doc__))
-    assert [published.named_baseline(name.strip('"')).row is not None for name in names] == [True, True]
+    assert [published.find_baseline(name.strip('"')).row is not None for name in names] == [True, True]
 
 
 def test_two_differences_whose_costs_are_published_explain_a_gap():
@@ -57,7 +57,7 @@ def test_a_difference_without_a_published_pair_has_an_unknown_cost_and_comes_aft
 
 
 def test_the_cost_of_a_setting_comes_from_rows_of_one_source_that_differ_in_it_alone():
-    near = published.named_baseline(ROW).row
+    near = published.find_baseline(ROW).row
     cost = known_cost("compile", "yes", "no", near)
     assert cost.pairs == 2
     assert (cost.low, cost.high) == (pytest.approx(5762 / 6667, abs=0.01), pytest.approx(5762 / 6667, abs=0.01))
@@ -142,7 +142,7 @@ def test_the_list_shows_the_names_that_the_command_takes(capsys):
     assert main(["reproduce", "--list", "26.08"]) == 0
     names = re.findall(r"(published:\S+)", capsys.readouterr().out)
     assert len(names) > 10
-    assert all(published.named_baseline(name).name == name for name in names)
+    assert all(published.find_baseline(name).name == name for name in names)
 
 
 def test_a_dry_run_plans_what_a_published_row_states(capsys):

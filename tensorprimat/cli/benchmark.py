@@ -199,12 +199,12 @@ def _show_published(name: str, done: Sequence[ModelOutcome]) -> None:
     """Print each result beside the published one that it reproduces."""
     from tensorprimat.reports import harmless
     from tensorprimat.reproduce import report
-    from tensorprimat.reproduce.published import named_baseline
+    from tensorprimat.reproduce.published import find_baseline
     from tensorprimat.reproduce.settings_apart import reproduction_of
 
     for outcome in done:
         if outcome.result is not None:
-            found = reproduction_of(named_baseline(name), outcome.result, str(outcome.path))
+            found = reproduction_of(find_baseline(name), outcome.result, str(outcome.path))
             report.show(found, harmless.console(highlight=False))
 
 

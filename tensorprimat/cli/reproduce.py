@@ -41,7 +41,7 @@ def command(
     from tensorprimat.mlperf.library import EntryChoice, bundled
     from tensorprimat.reports import harmless
     from tensorprimat.reproduce import report
-    from tensorprimat.reproduce.published import choose_baselines, named_baseline
+    from tensorprimat.reproduce.published import choose_baselines, find_baseline
     from tensorprimat.reproduce.settings_apart import reproduction_of
     from tensorprimat.session.sides import load_any
 
@@ -53,7 +53,7 @@ def command(
         return 0
     if name is None or result is None:
         raise UsageError("name a published result and your result; --list prints the names")
-    baseline = named_baseline(name)
+    baseline = find_baseline(name)
     loaded, notes = load_any([result])
     say_each(notes)
     if len(loaded) != 1:

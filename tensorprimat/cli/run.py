@@ -151,7 +151,7 @@ def _of_published(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Without a GPU, and without a cluster to send it to, its training is only planned.
     """
     from tensorprimat.machine.platform import detect_platform
-    from tensorprimat.reproduce.flags import options_of
+    from tensorprimat.reproduce.published import options_of
 
     ours = options["typed"]
     if not {"dry_run", "executor", "gpu"} & ours and detect_platform().platform == "cpu":

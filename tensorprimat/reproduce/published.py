@@ -2,7 +2,7 @@
 
 `compare --published`, `gate --against` and `tprimat mlperf list` take their rows from here. They are never pooled with
 measurements. `compare` shows each next to a measurement, with its verdict level, and bases no verdict on it; `gate`
-uses the one that the user names as its baseline.
+uses the one that the user names as its baseline. `run --reproduce` trains what one states.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.analysis.levels import LEVELS
 from tensorprimat.analysis.records import Against, Comparison, PublishedComparison, Side
+from tensorprimat.core import settings
 from tensorprimat.core.errors import InputError, UsageError
 from tensorprimat.core.provenance import Provenance
 from tensorprimat.core.quantities import alternatives, percent
 from tensorprimat.core.quantities import rate as numeral
 from tensorprimat.core.result import GpuInfo, Model, ModelShape, PerformanceMetrics, Result, TrainingConfig
+from tensorprimat.core.spec import MODELS
 from tensorprimat.facts import catalogue, mlperf_rules
 from tensorprimat.facts.catalogue import Published, find_gpu, find_gpu_of
 from tensorprimat.mlperf import library as mlperf_library
@@ -40,6 +43,11 @@ NEAREST = 3  # names that an error offers
 LARGEST_DISAGREEMENT = 0.02  # of TFLOP/s computed here and those of the source
 OF_VENDORS = ("megatron", "full_attention")
 """Conventions by which a source that names none may have counted: those of NVIDIA's tables."""
+_ENGINES = {"Megatron-Bridge": "bridge", "NeMo": "nemo", "Primus": "primus"}
+"""Framework of a published table, without its version → the engine that runs it."""
+_OWN = "torch"
+_PER_NODE = {"GB200": 4, "GB300": 4}
+_MOST_PER_NODE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,36 +154,23 @@ def _unknown(stated: str, part: str, every: Sequence[Baseline]) -> UsageError:
 
 
 def find_baseline(name: str) -> Baseline:
-    """Return the baseline of a name or of a part of it. Raises InputError unless it means exactly one."""
-    kind, _, rest = name.partition(":")
-    part = rest.casefold()
-    several = [one for one in baselines() if one.name.partition(":")[0] == kind]
-    found = [one for one in several if one.name.casefold() == name.casefold()]
-    found = found or [one for one in several if part in one.name.partition(":")[2].casefold()]
-    if len(found) != 1:
-        names = ", ".join(one.name for one in found[:4]) + (" …" if len(found) > 4 else "")
-        what = "entries of the library" if kind == MLPERF else "published rows"
-        raise InputError(
-            f"{name}: {len(found)} {what} have this in their name{': ' if names else ''}{names}",
-            remedy="name one, as `tprimat mlperf list --published` prints it",
-        )
-    return found[0]
-
-
-def named_baseline(name: str) -> Baseline:
     """Return the baseline of a name, with or without its kind, or of a part that only one name has.
 
-    Raises UsageError with the nearest names.
+    Raises UsageError with some of the names that have the part, or with the nearest ones.
     """
-    part, every = name.casefold(), baselines()
-    found = [one for one in every if part in (one.name.casefold(), one.name.partition(":")[2].casefold())]
-    found = found or [one for one in every if part in one.name.casefold()]
-    if len(found) == 1:
-        return found[0]
+    kind, _, tail = name.casefold().partition(":")
+    has_kind = kind in (MLPERF, TABLE)
+    every = [one for one in baselines() if not has_kind or one.name.startswith(f"{kind}:")]
+    part = tail if has_kind else name.casefold()
+    tails = [one.name.partition(":")[2].casefold() for one in every]
+    found = [one for one, of in zip(every, tails, strict=True) if of == part]
+    found = found or [one for one, of in zip(every, tails, strict=True) if part in of]
     if not found:
         raise _unknown(name, part, every)
-    names = ", ".join(one.name for one in found[:NEAREST]) + (" …" if len(found) > NEAREST else "")
-    raise UsageError(f"{name}: {len(found)} published results have this in their names: {names}")
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:NEAREST]) + (" …" if len(found) > NEAREST else "")
+        raise UsageError(f"{name}: {len(found)} published results have this in their names: {names}")
+    return found[0]
 
 
 def result_of_baseline(baseline: Baseline) -> Result:
@@ -307,3 +302,41 @@ def _name_of(row: Published) -> str:
         (row.note or "").partition(";")[0] or None,
     )
     return "/".join(re.sub(r"[\s,/:]+", "_", part) for part in parts if part)
+
+
+def stated_row(baseline: Baseline) -> Published:
+    """Return the statements of a baseline's source, also without a rate. Raises InputError where there are none."""
+    row = baseline.row or (mlperf_result.row_of_entry(baseline.entry) if baseline.entry else None)
+    if row is None:
+        raise InputError(f"{baseline.name}: its source states no configuration")
+    return row
+
+
+def options_of(name: str, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a published result by parameter, with its engine; those that the user typed are the user's.
+
+    typed: the options that the user set. Raises UsageError for a result that no engine or model here can run, unless
+    the user names another one.
+    """
+    row = stated_row(find_baseline(name))
+    framework = (row.framework or "").partition(" ")[0]
+    engine = typed.get("engine") or _ENGINES.get(framework)
+    if engine is None:
+        raise UsageError(
+            f"--reproduce {name}: no engine here runs {row.framework or 'its framework'}; "
+            f"--engine {_OWN} runs its settings with the torch engine"
+        )
+    if row.model not in MODELS and "model" not in typed:
+        raise UsageError(f"--reproduce {name}: {row.model} is not among {', '.join(MODELS)}; give --model CONFIG.json")
+    found = {"engine": engine, "model": row.model}
+    for one in settings.WITH_OPTION:
+        value = getattr(row, one.name, None)
+        if one.option is not None and value is not None and (engine == _OWN or not one.option.own_training):
+            found[one.option.parameter] = value
+    per_node = _PER_NODE.get(row.gpu or "", _MOST_PER_NODE)
+    if typed.get("dry_run") and not typed.get("executor"):  # plans for the published GPUs, on whatever machine
+        if row.gpu and find_gpu(row.gpu):
+            found["gpu"] = row.gpu.replace(" ", "-")
+    elif row.num_gpus > per_node:
+        found |= {"nodes": row.num_gpus // per_node, "num_gpus": per_node}
+    return found

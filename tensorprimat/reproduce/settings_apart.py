@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
+from typing import Literal
 
 from tensorprimat.analysis.fairness import judge
 from tensorprimat.core import identity
-from tensorprimat.core.errors import InputError
 from tensorprimat.core.result import Result
 from tensorprimat.core.settings import SETTINGS
 from tensorprimat.facts import catalogue
 from tensorprimat.facts.catalogue import Published
-from tensorprimat.mlperf import result as mlperf_result
 from tensorprimat.mlperf.score import Scored
 from tensorprimat.reproduce import published
 from tensorprimat.reproduce.published import Baseline
-from tensorprimat.reproduce.record import STATES, KnownCost, Reproduction, SettingLine, SpeedGap
 
 _DEVICE, _PRECISION, _RECIPE = "device", "precision", "fp8_recipe"
 _MAPS = ("versions", "environment")
@@ -36,13 +34,80 @@ _MINUTES, _RATE = "minutes to train", "tokens/s/GPU"
 _REMEDY = "./benchmark.py --reproduce NAME trains the published settings."
 
 
+SettingState = Literal["different", "not stated by you", "not stated by the source", "equal"]
+STATES: tuple[SettingState, ...] = ("different", "not stated by you", "not stated by the source", "equal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCost:
+    """The speed with the user's value over that with the published one, in published pairs that differ in it alone."""
+
+    low: float
+    high: float
+    pairs: int
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingLine:
+    """One setting of both sides, as a person reads it; None where a side does not state it."""
+
+    key: str
+    label: str
+    published: str | None
+    yours: str | None
+    cost: KnownCost | None = None
+
+    @property
+    def state(self) -> SettingState:
+        """Return how the two values relate."""
+        if self.yours is None:
+            return "not stated by you"
+        if self.published is None:
+            return "not stated by the source"
+        return "equal" if self.published == self.yours else "different"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedGap:
+    """The measured and the published figure of one kind; more is faster, also for minutes in `ratio`."""
+
+    figure: str
+    measured: float
+    published: float
+    ratio: float
+    """Measured speed over published speed."""
+    explained: tuple[float, float] | None = None
+    """Lowest and highest product of the known costs; None without a known one."""
+
+    @property
+    def rest(self) -> tuple[float, float] | None:
+        """Return the ratio that is left after the known costs, lowest and highest."""
+        return None if self.explained is None else (self.ratio / self.explained[1], self.ratio / self.explained[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """One comparison with a published result."""
+
+    baseline: Baseline
+    row: Published
+    """Statements of the source, also where the baseline has no rate."""
+    result: str
+    """The user's result, by its file."""
+    lines: tuple[SettingLine, ...]
+    """Differences first, those with the largest known cost before others."""
+    gap: SpeedGap | None
+    because: str | None = None
+    """Reason why there is no gap."""
+
+    def of_state(self, state: SettingState) -> tuple[SettingLine, ...]:
+        return tuple(line for line in self.lines if line.state == state)
+
+
 def reproduction_of(baseline: Baseline, result: Result, name: str) -> Reproduction:
     """Return the settings of both sides, the gap between their speeds, and what known differences explain of it."""
-    row = baseline.row
-    if row is None and baseline.entry is not None:
-        row = mlperf_result.row_of_entry(baseline.entry)
-    if row is None:
-        raise InputError(f"{baseline.name}: its source states no configuration")
+    row = published.stated_row(baseline)
     theirs = published.as_result(row)
     lines = sorted(_lines(row, theirs, result), key=_order)
     gap, because = _gap(baseline, theirs, result, lines)
