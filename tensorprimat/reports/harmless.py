@@ -139,25 +139,14 @@ class _PastTheStream:
 
 def console(*, stderr: bool = False, **settings: Any) -> Console:
     """Return a rich console that draws on stdout or stderr and cleans the text of everything that it draws."""
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderHook, RenderResult
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-    class Clean:
-        """A renderable with clean text."""
+    class CleanConsole(Console):
+        """A console whose drawings have clean text."""
 
-        def __init__(self, drawn: RenderableType) -> None:
-            self._drawn = drawn
-
-        def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
-            for segment in screen.render(self._drawn, options):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
-    class Cleaning(RenderHook):
-        """A hook that cleans all text that a console prints."""
-
-        def process_renderables(self, renderables: list[Any]) -> list[Any]:
-            return [one if type(one).__name__ in ("Control", "Clean") else Clean(one) for one in renderables]
-
-    screen = Console(file=_PastTheStream(stderr=stderr), **settings)  # type: ignore[arg-type]  # all that it needs
-    screen.push_render_hook(Cleaning())
-    return screen
+    return CleanConsole(file=_PastTheStream(stderr=stderr), **settings)  # type: ignore[arg-type]  # all that it needs
