@@ -11,7 +11,7 @@ from tensorprimat.analysis.economics import break_even
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.cli import shared_options
 from tensorprimat.core.errors import UsageError
-from tensorprimat.reports import console, efficiency, html, markdown, money
+from tensorprimat.reports import console, efficiency, html, markdown, page
 from tensorprimat.storage.store import Loaded
 
 
@@ -30,20 +30,20 @@ def test_every_report_leads_with_the_break_even_that_needs_no_price(capsys):
     console.print_summary(comparison)
     for text in (" ".join(capsys.readouterr().out.split()), markdown.render(comparison), html.render(comparison)):
         assert printed in text
-    assert "(95 % interval 1.1" in money.sentences(comparison.pairs[0])[0]
+    assert "(95 % interval 1.1" in page.money_sentences(comparison.pairs[0])[0]
 
 
 def test_prices_of_one_kind_name_the_cheaper_side():
     (pair,) = comparison_of({"H100": 2.0, "MI300X": 2.0}).pairs
-    _, costs = money.sentences(pair)
+    _, costs = page.money_sentences(pair)
     assert costs.endswith("the same work is 14.1 % cheaper on MI300X.")
     (pair,) = comparison_of({"H100": 1.0, "MI300X": 2.0}).pairs
-    assert "% more expensive on MI300X." in money.sentences(pair)[1]
+    assert "% more expensive on MI300X." in page.money_sentences(pair)[1]
 
 
 def test_a_cost_of_several_times_another_is_stated_as_a_ratio():
     (pair,) = comparison_of({"H100": 0.1, "MI300X": 20.0}).pairs
-    _, costs = money.sentences(pair)
+    _, costs = page.money_sentences(pair)
     assert "the same work costs 172x as much on MI300X." in costs
 
 
@@ -65,7 +65,7 @@ def test_a_small_budget_and_a_small_price_are_not_shown_as_zero():
 @pytest.mark.parametrize("prices", [{}, {"H100": 9.0}])
 def test_prices_of_unlike_sources_are_not_shown_side_by_side_and_name_no_winner(prices, capsys):
     comparison = comparison_of(prices)
-    assert len(money.sentences(comparison.pairs[0])) == 1  # of the break-even
+    assert len(page.money_sentences(comparison.pairs[0])) == 1  # of the break-even
     warning = "--price: costs are compared only at stated prices; give it for MI300X too"
     assert (warning in comparison.warnings) is bool(prices)
     console.print_summary(comparison)
@@ -88,14 +88,14 @@ def test_prices_of_two_sides_on_one_device_that_differ_are_weighed():
         for side, seconds in (("spot", 12.8), ("reserved", 11.0))
     ]
     (pair,) = compare(sides, choices=MetricChoices(prices={"spot": 1.0, "reserved": 2.0})).pairs
-    assert "more expensive on reserved" in money.sentences(pair)[1]
+    assert "more expensive on reserved" in page.money_sentences(pair)[1]
     (pair,) = compare(sides).pairs
-    assert money.sentences(pair) == []
+    assert page.money_sentences(pair) == []
 
 
 def test_one_run_a_side_names_no_cheaper_side():
     (pair,) = comparison_of({"": 2.0}, runs=1).pairs
-    even, costs = money.sentences(pair)
+    even, costs = page.money_sentences(pair)
     assert "as measured" in even
     assert costs.endswith("not confirmed.")
 
@@ -103,7 +103,7 @@ def test_one_run_a_side_names_no_cheaper_side():
 def test_no_break_even_where_nothing_may_be_compared():
     (pair,) = comparison_of(sequence_length=2048).pairs
     assert break_even(pair) is None
-    assert money.sentences(pair) == []
+    assert page.money_sentences(pair) == []
 
 
 def test_a_price_that_no_side_has_is_a_warning_of_compare():
@@ -143,7 +143,7 @@ def test_sentences_about_cost_leave_the_condition_to_the_headline():
     for prices in ({"H100": 2.0, "MI300X": 1.8}, {"H100": 2.0, "MI300X": 2.0 * 12.8 / 11.0}):
         (pair,) = compare(loaded, choices=MetricChoices(prices=prices)).pairs
         assert pair.fairness.conditions
-        sentences = money.sentences(pair)
+        sentences = page.money_sentences(pair)
         assert len(sentences) == 2
         assert not any("if the model shape matches" in sentence for sentence in sentences)
 

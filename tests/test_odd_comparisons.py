@@ -22,7 +22,7 @@ from tensorprimat.core.provenance import Audit
 from tensorprimat.core.result import Model, Reported, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
-from tensorprimat.reports import bars, console, forest, formatting, html, json, markdown, money, notices, sections
+from tensorprimat.reports import bars, console, forest, formatting, html, json, markdown, notices, page, sections
 from tensorprimat.reports.plots import canvas
 from tensorprimat.reports.plots import comparison as plots
 from tensorprimat.storage.store import Loaded
@@ -58,7 +58,7 @@ def test_rates_a_factor_of_a_billion_apart_get_no_ratio(runs):
 def test_one_device_on_both_sides_has_no_cost_sentence():
     sides = [plausible.result("h100", runs=3, precision=how, seconds=s) for how, s in (("bf16", 12.8), ("fp8", 9.0))]
     (pair,) = comparison_of(*sides, by="precision").pairs
-    assert money.sentences(pair) == []
+    assert page.money_sentences(pair) == []
 
 
 def test_many_sides_have_one_ranked_table_and_no_second_one():

@@ -87,7 +87,7 @@ SHOWN_BY: dict[str, tuple[str, ...]] = {
     "measure/workload.py": ("passes", "sweep"),
     "measure/warmup.py": ("warmup",),
     "reports/aggregate.py": ("aggregate",),
-    "reports/money.py": ("compare", "enhance"),
+    "reports/page.py": ("compare", "enhance"),
     "reports/sections.py": ("compare", "enhance"),
     "reports/formatting.py": ("compare",),
     "session/budget.py": ("run",),

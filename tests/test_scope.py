@@ -13,7 +13,7 @@ from tensorprimat.analysis.compare import compare
 from tensorprimat.analysis.metrics import MetricChoices
 from tensorprimat.analysis.ratios import StatedScatter
 from tensorprimat.core.summary import pool
-from tensorprimat.reports import forest, formatting, money
+from tensorprimat.reports import forest, formatting, page
 from tensorprimat.storage.store import Loaded
 
 
@@ -108,7 +108,7 @@ def test_assumptions_are_in_the_sentences_that_rest_on_them():
 def test_the_cheaper_side_is_named_without_a_limit_that_the_headline_states():
     sides = [plausible.result("h100", runs=3), plausible.result("mi300x", runs=3, seconds=11.0)]
     (pair,) = comparison_of(*sides, choices=MetricChoices(prices={"H100": 3.0, "MI300X": 2.0})).pairs
-    (winner,) = [sentence for sentence in money.sentences(pair) if sentence.startswith("At ")]
+    (winner,) = [sentence for sentence in page.money_sentences(pair) if sentence.startswith("At ")]
     assert "cheaper on MI300X" in winner
     assert ONE_MACHINE not in winner
 
