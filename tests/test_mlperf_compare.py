@@ -267,6 +267,11 @@ def test_compare_prints_the_sentence_and_its_json_holds_the_same_figures(capsys)
     assert "not verified by MLCommons" in printed
 
 
+def test_both_ends_of_an_interval_have_as_many_digits(capsys):
+    assert main(["mlperf", "compare", "H100 SXM@v5.1", "B200@v5.1", "--gpus", "64"]) == 0
+    assert "mean 4.45 min (4.20 to 4.73)" in capsys.readouterr().out
+
+
 def test_a_precision_of_a_configuration_file_is_marked_where_it_is_shown(capsys):
     only = ["--benchmark", "llama31_8b", "--gpus", "8"]
     star = "* from a configuration file of the submission; its logs do not state the precision."
