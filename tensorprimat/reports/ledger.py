@@ -44,16 +44,18 @@ _KERNEL_CHARACTERS = 34  # of a kernel's name, so that the table fits into 80 co
 def milliseconds_text(step: float, *, signed: bool = False) -> Callable[[float | None], str]:
     """Return a function that writes seconds as milliseconds, with the decimals that a step of this length needs.
 
-    >>> milliseconds_text(0.97)(0.0465), milliseconds_text(0.004)(0.00017), milliseconds_text(0.97, signed=True)(0.0646)
-    ('46.5', '0.170', '+64.6')
+    >>> milliseconds_text(0.97)(0.0465), milliseconds_text(0.004)(0.00017)
+    ('46.5', '0.170')
+    >>> milliseconds_text(0.97, signed=True)(0.0646), milliseconds_text(0.97, signed=True)(-0.00001)
+    ('+64.6', '0.0')
     """
     decimals = min(max(3 - math.floor(math.log10(1000 * step)), 1), 4) if step > 0 else 1
 
     def text(value: float | None) -> str:
         if value is None:
             return UNMEASURED
-        sign = ("-" if value < 0 else "+") if signed else ""
-        return sign + quantities.fixed(abs(1000 * value) if signed else 1000 * value, decimals)
+        shown = quantities.fixed(abs(1000 * value) if signed else 1000 * value, decimals)
+        return (("-" if value < 0 else "+") if signed and float(shown.replace(",", "")) else "") + shown
 
     return text
 
