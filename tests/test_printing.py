@@ -79,6 +79,17 @@ def test_a_console_keeps_its_own_colours_and_cleans_the_text(capsys):
     assert "\x1b[2J" not in printed
 
 
+def test_a_progress_bar_keeps_its_own_control_sequences_and_cleans_the_text(capsys):
+    from rich.progress import Progress
+
+    with harmless.harmless_output(), Progress(console=harmless.console(force_terminal=True, width=80)) as bar:
+        bar.add_task(f"x{EVIL}")
+    printed = capsys.readouterr().out
+    assert "\x1b[?25l" in printed  # hides the cursor
+    assert "\x1b]0;" not in printed
+    assert "\x1b[2J" not in printed
+
+
 def started(*words, folder, code=None, **environment):
     command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "tensorprimat", *words]
     path = {"PYTHONPATH": str(ROOT)}

@@ -37,27 +37,24 @@ class HarmlessStream:
     """A text stream that cleans all text written to it and delegates everything else to the stream below.
 
     is_talk: the stream is stderr. If it cannot be written, the command continues and later messages are lost.
+    cleans: False for the drawings of a console, whose text is clean and whose control sequences are our own.
     """
 
-    def __init__(self, below: TextIO, *, is_talk: bool = False) -> None:
-        self.below, self.is_talk = below, is_talk
+    def __init__(self, below: TextIO, *, is_talk: bool = False, cleans: bool = True) -> None:
+        self.below, self.is_talk, self.cleans = below, is_talk, cleans
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.below, name)
 
     def write(self, text: str) -> int:
         """Write text and return its length, as streams do."""
-        self.write_drawn(clean(text))
-        return len(text)
-
-    def write_drawn(self, text: str) -> None:
-        """Write text that is clean already; control sequences in it are those of our own console."""
         try:
-            self.below.write(_encodable(text, self.below))
+            self.below.write(_encodable(clean(text) if self.cleans else text, self.below))
         except OSError:
             if not self.is_talk:
                 raise
             abandon(self.below)
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -113,40 +110,24 @@ def _wrapped(stream: Any, *, is_talk: bool = False) -> Any:
     return stream if isinstance(stream, HarmlessStream) else HarmlessStream(stream, is_talk=is_talk)
 
 
-class _PastTheStream:
-    """The stream that a console draws on: the current stdout or stderr, past its cleaning of control sequences."""
-
-    def __init__(self, *, stderr: bool) -> None:
-        self._name = "stderr" if stderr else "stdout"
-
-    @property
-    def _stream(self) -> Any:
-        stream = getattr(sys, self._name)
-        return getattr(stream, "rich_proxied_file", stream)  # while a progress bar is drawn
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write a console's drawing, whose text is clean already."""
-        stream = self._stream
-        if isinstance(stream, HarmlessStream):
-            stream.write_drawn(text)
-        else:
-            stream.write(_encodable(text, stream))
-        return len(text)
-
-
 def console(*, stderr: bool = False, **settings: Any) -> Console:
     """Return a rich console that draws on stdout or stderr and cleans the text of everything that it draws."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
     class CleanConsole(Console):
-        """A console whose drawings have clean text."""
+        """A console whose drawings have clean text and pass the cleaning of the stream."""
+
+        @property  # type: ignore[misc]  # rich can set it, nothing here does
+        def file(self) -> Any:
+            below: Any = super().file
+            is_talk = False
+            if isinstance(below, HarmlessStream):
+                below, is_talk = below.below, below.is_talk
+            return HarmlessStream(below, is_talk=is_talk, cleans=False)
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
-    return CleanConsole(file=_PastTheStream(stderr=stderr), **settings)  # type: ignore[arg-type]  # all that it needs
+    return CleanConsole(stderr=stderr, **settings)
