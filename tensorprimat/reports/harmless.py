@@ -128,6 +128,7 @@ def console(*, stderr: bool = False, **settings: Any) -> Console:
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else Segment(clean(segment.text), segment.style)
+                is_clean = segment.control or not _STEERING.search(segment.text)
+                yield segment if is_clean else Segment(clean(segment.text), segment.style)
 
     return CleanConsole(stderr=stderr, **settings)
