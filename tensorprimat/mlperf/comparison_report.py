@@ -371,4 +371,4 @@ def _law(law: Law | None) -> dict[str, float | int | str | None] | None:
 
 
 def _minutes(value: float) -> str:
-    return fixed(value, 1) if value >= 10 else f"{value:#.3g}"  # "4.20 to 4.73", not "4.2 to 4.73"
+    return fixed(value, 1 if value >= 9.995 else 2 if value >= 0.9995 else 3)  # three digits, also zeros at the end
