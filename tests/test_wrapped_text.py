@@ -23,27 +23,30 @@ ROWS = [
 ]
 
 
-def notebook(*outputs: list[str], source: str = "train()", of_colab: bool = False) -> str:
+def notebook(*outputs: list[str], source: str = "train()", of_colab: bool = False, indent: int | None = 1) -> str:
     cell = {
         "cell_type": "code", "execution_count": 1, "metadata": {}, "source": [f"{source}\n"],
         "outputs": [{"name": "stdout", "output_type": "stream", "text": text} for text in outputs],
     }  # fmt: skip
     html = {"data": {"text/html": ["<td>completed step: 99, seconds: 99.0</td>\n"]}, "output_type": "display_data"}
     cell["outputs"].append(html)
-    document = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    return json.dumps(dict(reversed(document.items())) if of_colab else document, indent=1)
+    document = {"cells": [cell], "metadata": {"widgets": "w" * 70_000}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(dict(reversed(document.items())) if of_colab else document, indent=indent)
 
 
 @in_each("of_colab", [False, True])
-def test_a_notebooks_output_is_read_as_the_log_that_was_printed(tmp_path: Path, of_colab: bool) -> None:
+@in_each("indent", [1, None])  # Colab saves to GitHub on one line
+def test_a_notebooks_output_is_read_as_the_log_that_was_printed(
+    tmp_path: Path, of_colab: bool, indent: int | None
+) -> None:
     plain, wrapped = tmp_path / "a.log", tmp_path / "a.ipynb"
     plain.write_text("".join([*SETTINGS, *ROWS]))
-    wrapped.write_text(notebook(SETTINGS, ROWS, of_colab=of_colab))
+    wrapped.write_text(notebook(SETTINGS, ROWS, of_colab=of_colab, indent=indent))
     of_plain, of_notebook = logs.read(plain), logs.read(wrapped, cited=True)
     assert of_notebook.model.name == of_plain.model.name == "qwen3-0.6b"
     assert of_notebook.training_config == of_plain.training_config
     assert of_notebook.performance_metrics == of_plain.performance_metrics
-    line = wrapped.read_text().splitlines()[of_notebook.steps[4].line - 1]
+    line = notebook(SETTINGS, ROWS, of_colab=of_colab).splitlines()[of_notebook.steps[4].line - 1]
     assert "completed step: 4," in line
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import re
 import zipfile
@@ -43,7 +44,7 @@ OFFICE_MEMBER = "[Content_Types].xml"  # workbooks and documents are zip archive
 SAVED_MEMBERS = ("/data.pkl", ".npy")  # checkpoints of PyTorch and arrays of NumPy: binary files, not archives of logs
 NAMED_MEMBERS = 3  # of an archive, in an error
 
-_NOTEBOOK = re.compile(rb'\A\s*\{\s*"(?:cells|nbformat\w*|metadata)": ')
+_NOTEBOOK = re.compile(rb'\A\s*\{\s*"(?:nbformat\w*":\s?\d|(?:cells|metadata)":\s?[\[{][\s\S]*"cell_type":)')
 _KEY = re.compile(r'\s{0,80}"(?P<key>[\w/.@+-]{1,80})": (?P<rest>.*)')
 _STRING = re.compile(r'\s{0,80}(?P<string>"(?:[^"\\]|\\.)*"),?\s*\Z')
 _PRINTED = frozenset(("text", "text/plain", "traceback"))
@@ -163,16 +164,21 @@ _UNPACKERS: Mapping[str, Callable[[Path, IO[bytes], int], Iterator[bytes]]] = {
 
 
 def is_notebook(head: bytes) -> bool:
-    """Return True if a text begins as a notebook of several lines, in the order of Jupyter or Colab."""
-    return _NOTEBOOK.match(head) is not None and b'"cell_type"' in head and head.count(b"\n") > 2
+    """Return True if a text begins as a notebook, in the order of Jupyter or of Colab, whose metadata may be long."""
+    return _NOTEBOOK.match(head) is not None
 
 
 def printed_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the blocks of a notebook with each printed line in the place of its string, all other text left out."""
+    """Yield the blocks of a notebook with each printed line in the place of its string, all other text left out.
+
+    Colab saves a notebook to GitHub as one line; its lines are those in which Jupyter would save it.
+    """
     is_printed = False
     for block in blocks:
         lines: list[str] = []
-        for line in block.decode("utf-8", "replace").split("\n"):
+        whole = json_in(block) if b"\n" not in block.rstrip() else None
+        text_of_lines = json.dumps(whole, indent=1) if isinstance(whole, dict) else block.decode("utf-8", "replace")
+        for line in text_of_lines.split("\n"):
             text = line
             if key := _KEY.match(line):
                 is_printed, text = key["key"] in _PRINTED, key["rest"]
