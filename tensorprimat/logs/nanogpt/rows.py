@@ -84,8 +84,8 @@ ROW_SPELLINGS = (
         project="llm.c",
         mark=" tok/s",
         pattern=re.compile(
-            rf"\bstep +(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) ?[|:] (?:train )?loss (?P<loss>{NUMBER})"
-            rf"(?: \([-+\w.]+z\))?(?: ?\| norm (?P<norm>{NUMBER})(?: \([-+\w.]+z\))?)?(?: ?\| lr (?P<lr>{NUMBER}))?"
+            rf"\bstep +(?P<step>\d{{1,15}})/(?P<last>\d{{1,15}}) ?[|:] (?:train )?loss +(?P<loss>{NUMBER})"
+            rf"(?: \([-+\w.]+z\))?(?: ?\| norm +(?P<norm>{NUMBER})(?: \([-+\w.]+z\))?)?(?: ?\| lr (?P<lr>{NUMBER}))?"
             rf"(?: ?\| \(?| \()(?P<time>{NUMBER}) ms(?: \| (?P<mfu>{NUMBER})% \w+ MFU)?(?:,| \|) {NUMBER} tok/s"
         ),
     ),
