@@ -114,8 +114,9 @@ def test_a_clock_too_coarse_for_any_step_is_refused(read_text: Any) -> None:
         read_text(as_csv(rows))
 
 
-def test_the_trainers_own_step_number_is_used_not_the_number_of_log_calls(read_text: Any) -> None:
-    result = read_text(as_csv(history(**{"train/global_step": lambda n: 10 * n})))
+@in_each("name", ["train/global_step", "iter", "optimizer_step", "train_step"])
+def test_the_trainers_own_step_number_is_used_not_the_number_of_log_calls(read_text: Any, name: str) -> None:
+    result = read_text(as_csv(history(**{name: lambda n: 10 * n})))
     assert result.steps.column("index").tolist()[:3] == [10, 20, 30]
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.2)
 
@@ -519,10 +520,12 @@ def test_golden_values_of_megatrons_tests_are_rows(read_text: Any, listed: bool)
     assert (result.steps[20].loss, result.steps[20].covers) == (8.9, 5)
 
 
-@in_each("name", ["global_step", "step", "iteration"])
-def test_a_json_list_of_any_trainers_rows_is_a_table(read_text: Any, name: str) -> None:
+@each_shape
+@in_each("name", ["global_step", "step", "iteration", "iter", "update_step"])
+def test_a_table_of_any_trainers_rows_is_read(read_text: Any, shape: str, name: str) -> None:
     rows = [{name: n, "step_time_s": 1.5 + n % 2 / 100, "loss": 9 - n / 50} for n in range(1, 30)]
-    assert len(read_text(as_document(rows)).steps) == 29
+    result = read_text(SHAPES[shape](rows))
+    assert (result.provenance.format, len(result.steps)) == ("metrics", 29)
 
 
 def test_a_first_step_with_more_tokens_than_numbers_hold_is_not_measured(read_text: Any) -> None:
@@ -578,6 +581,12 @@ def test_a_listed_name_counts_before_one_that_only_its_words_explain(read_text: 
     rows = [{"step": n, "iter_ms": 900.0, "step_time_s": 0.5 + n % 2 / 100, "loss": 9 - n / 50} for n in range(1, 30)]
     figures = read_text("".join(json.dumps(row) + "\n" for row in rows)).performance_metrics
     assert figures.avg_step_time_seconds == pytest.approx(0.505, rel=0.01)
+
+
+@in_each("name", ["samples_per_s", "perf/seqs/s", "examples_per_sec"])
+def test_a_rate_of_samples_is_known_by_its_words(read_text: Any, name: str) -> None:
+    figures = read_text(as_lines([{"step": n, name: 64.0 + n % 3, "loss": 2.5} for n in range(30)])).performance_metrics
+    assert figures.samples_per_second == pytest.approx(65, rel=0.01)
 
 
 @in_each("name", ["elapsed_s", "time_elapsed", "wall_time_sec"])

@@ -43,9 +43,11 @@ RUNS = ("run", "run_id", "run_name", "run_uuid", "Name")
 
 STEPS = (
     *("trainer/global_step", "train/global_step", "torchtune/global_step", "global_step", "iteration_step"),
-    *("training/global_step", "step", "iteration", "Step", "_step"),
+    *("training/global_step", "step", "iteration", "Step", "optimizer_step", "opt_step", "update_step"),
+    *("train_step", "training_step", "iter", "_step"),
 )
-"""Names of the number of the optimizer step, the surest first: W&B's own `_step` counts its calls."""
+"""Names of the number of the optimizer step, the surest first: W&B's own `_step` counts its calls, and nanoGPT makes
+one each 250 steps."""
 CLOCKS_OF_TRACKERS = ("_timestamp", "_runtime", "timestamp", "created_at")
 CLOCKS = (
     *CLOCKS_OF_TRACKERS,
@@ -108,8 +110,9 @@ _OF_A_TIME = frozenset(("time", "duration", "dur", "latency", "per", "train", "t
 """Words that a step time may have in its name; others, such as eval, data, optimizer, avg or max, make it another."""
 _OTHER_SECTIONS = re.compile(r"eval|val|valid|validation|test|data\w*", re.IGNORECASE)
 _SLASH_PER = re.compile(r"/(?=(?:s|sec|second|step|iter|iteration|it|gpu|device)(?:/|$))", re.IGNORECASE)
-_TOKENS_RATE = re.compile(
-    r"(?:train_|training_)?(?:tok(?:en)?s?|toks)_(?:per_)?(?:s|sec|second)(?P<gpu>_(?:per_)?(?:gpu|device))?(?:_window)?"
+_RATE = re.compile(
+    r"(?:train_|training_)?(?:(?:tok(?:en)?s?|toks)|(?P<samples>(?:sample|sequence|seq|example)s?))_(?:per_)?"
+    r"(?:s|sec|second)(?P<gpu>_(?:per_)?(?:gpu|device))?(?:_window)?"
 )
 
 
@@ -124,8 +127,9 @@ def spelled_out(name: str) -> tuple[str, float] | None:
     if any(_OTHER_SECTIONS.fullmatch(section) for section in sections):
         return None
     words = _words(last)
-    if (rate := _TOKENS_RATE.fullmatch("_".join(words))) is not None:
-        return "reported_tokens_per_second" + "_per_gpu" * bool(rate["gpu"]), 1.0
+    if (rate := _RATE.fullmatch("_".join(words))) is not None:
+        counted = "samples" if rate["samples"] else "tokens"
+        return f"reported_{counted}_per_second" + "_per_gpu" * bool(rate["gpu"]), 1.0
     if is_unitless(last):
         return "seconds", 1.0
     units = [word for word in words if word in _TIME_UNITS]
