@@ -74,11 +74,27 @@ def test_counters_of_other_work_than_steps_are_no_rows(read_text: ReadText, patt
         read_text(rows(pattern))
 
 
-@in_each("shown", ["({clock:.1f}s)", "| {left:.1f}s"])
-def test_a_time_without_a_name_that_runs_like_a_clock_is_not_that_of_a_step(read_text: ReadText, shown: str) -> None:
-    row = "[{n}/100] loss 2.31 " + shown
-    with pytest.raises(NotALogError, match="grow or shrink in every row"):
-        read_text("".join(row.format(n=n, clock=0.8 * n, left=80 - 0.8 * n) + "\n" for n in range(1, 31)))
+CLOCKS = ["({s:.1f}s)", "| {s:.1f}s", "| Elapsed: {s:.2f}s | ETA: 9s", "time elapsed {s:.1f} s", "total time: {s:.1f}s"]
+
+
+@in_each("shown", CLOCKS)
+@in_each("per_epoch", [False, True])
+def test_a_time_that_runs_on_from_row_to_row_is_the_clock_of_the_steps(
+    read_text: ReadText, shown: str, per_epoch: bool
+) -> None:
+    row = "step {n} loss 2.31 " + shown + "\n"
+    clock = [1.61 * (n % 150 or 150 if per_epoch else n) + 9 * (n > 120 and not per_epoch) for n in range(10, 460, 10)]
+    lines = [row.format(n=n, s=s) for n, s in zip(range(10, 460, 10), clock, strict=True)]
+    result = read_text("".join([*lines[:12], "validating\nval loss 3.1\n", *lines[12:]]))
+    assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.61, rel=0.01)
+    assert result.performance_metrics.max_step_time_seconds < 2
+    assert result.provenance.timing == "timestamps"
+
+
+@in_each("seconds", [lambda n: 80 - 0.8 * n, lambda n: 5 + 0.1 * n])
+def test_a_time_that_goes_on_but_is_no_clock_of_the_steps_is_left_out(read_text: ReadText, seconds: Any) -> None:
+    with pytest.raises(NotALogError, match="grow or shrink from row to row"):
+        read_text("".join(f"[{n}/100] loss 2.31 | {seconds(n):.1f}s\n" for n in range(1, 31)))
 
 
 RATES = {

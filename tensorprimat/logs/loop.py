@@ -17,13 +17,14 @@ import numpy as np
 
 from tensorprimat.core.notices import Notice
 from tensorprimat.core.steps import Step, Steps, finite
+from tensorprimat.core.terms import RATES
 from tensorprimat.core.units import GB, GIB, MIB
-from tensorprimat.logs import fields, timestamps, work
-from tensorprimat.logs.clocks import written_at
+from tensorprimat.logs import clocks, fields, timestamps, work
 from tensorprimat.logs.format import Reading
 from tensorprimat.logs.text import Log
 
 _SOURCE = "Training loop of no known framework"
+_RUNNING_TIME = "the time since the start that the rows print"
 NO_FRAMEWORK = Notice("no_framework", "format")
 
 _STEP = r"(?:step|iter(?:ation)?|it)"
@@ -52,10 +53,13 @@ _TIMES = (
 _TIME_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<unit>{_UNIT})/(?:step|iter(?:ation)?){_ENDS}")
 _BEHIND_THE_STEP = re.compile(rf"{_BEGINS}{_STEP} \d{{1,9}}[,:]? (?P<unit>{_UNIT})[ :=]\s{{0,8}}{_VALUE}{_ENDS}")
 _WITHOUT_NAME = re.compile(
-    rf"(?P<named>(?<![a-z/_ -])\s?time\s?[:=]?\s{{0,8}})?(?<![\w/.,]){_VALUE}(?P<unit>{_UNIT})(?![\w/])"
+    r"(?P<named>(?<![a-z/_ -])\s?(?:(?:elapsed|total|wall)[ _]time|time[ _]elapsed|elapsed|time)\s?[:=]?\s{0,8})?"
+    rf"(?<![\w/.,]){_VALUE}(?P<unit>{_UNIT})(?![\w/])"
 )
-"""Times with a unit and without a name, or named a time and no more."""
+"""Times with a unit and without a name, or named a time and no more, or the time so far."""
 CLOCK_GROWTH = 0.05  # of the first time: times that go on evenly and by more, row after row, are those of a clock
+ONE_WAY = 0.75  # share of the rows; a clock may begin anew in every epoch
+SINCE_THE_START = 2.0  # ratio of a clock to the time of its steps at the pace of the rows, at most
 EQUAL_WORK = 0.05
 """Spread of the product of time and rate over a log's rows, at most, if a time without a name is that of a step."""
 
@@ -146,6 +150,11 @@ def read(log: Log) -> Reading:
     is_named = all(row.is_of_step for row in rows)
     if not is_named:
         steps, unlike = _of_one_step(steps)
+        if unlike and (marks := _marks(rows)):
+            reading.timing = "timestamps"
+            steps, unlike = clocks.timed_steps(marks), [Notice("timed_by_clock", "steps", clock=_RUNNING_TIME)]
+            reading.begins = clocks.pauses(steps)
+            is_named = True
         reading.warnings += unlike
     reading.steps, warned = _times_of_one_step(steps, is_named=is_named)
     reading.warnings += warned
@@ -176,7 +185,7 @@ def _row(line: int, text: str, known: timestamps.SameShapes[_Places]) -> _Row | 
     if (places := known.places(text)) is None:
         return None
     number, last, loss, rate = places.of_step
-    moment, time = written_at(text), places.seconds
+    moment, time = clocks.written_at(text), places.seconds
     step = Step(
         index=int(text[number].replace(",", "")),
         seconds=time and _printed(text[time.place], time),
@@ -273,14 +282,46 @@ def _of_one_step(steps: Steps) -> tuple[Steps, list[Notice]]:
     work_of = finite(steps.column("seconds") * steps.column("reported_tokens_per_second"))
     grown = np.diff(seconds)
     low, usual, high = np.quantile(grown, (0.25, 0.5, 0.75)) if len(grown) > 1 else (0.0, 0.0, 0.0)
-    is_clock = usual != 0 and high - low <= abs(usual) / 2 and bool((grown * usual > 0).all())
-    if is_clock and abs(seconds[-1] - seconds[0]) > CLOCK_GROWTH * seconds[0]:
-        why = "the times of the rows grow or shrink in every row"
-    elif len(work_of) and np.ptp(np.percentile(work_of, (10, 90))) > EQUAL_WORK * np.median(work_of):
+    is_clock = usual != 0 and high - low <= abs(usual) / 2 and float((grown * usual > 0).mean()) > ONE_WAY
+    if len(work_of) and np.ptp(np.percentile(work_of, (10, 90))) > EQUAL_WORK * np.median(work_of):
         why = "times and rates of the rows imply steps with unequal numbers of tokens"
+    elif is_clock and np.ptp(seconds) > CLOCK_GROWTH * seconds[0]:
+        why = "the times of the rows grow or shrink from row to row"
     else:
         return steps, []
     return steps.without("seconds"), [Notice("time_of_what", "step_time", why=why)]
+
+
+def _marks(rows: list[_Row]) -> list[clocks.TimeMark]:
+    """Return the rows with their times as moments if these are seconds since the start of the training or of an epoch.
+
+    At the pace of the rows, the steps since that start take about the time of a row; a step time that grows is far from
+    that. Returns nothing for other times.
+    """
+    steps = [row.step for row in rows]
+    seconds, index = (np.array([getattr(step, name) for step in steps], float) for name in ("seconds", "index"))
+    if any(getattr(step, name) is not None for step in steps for name in RATES):
+        return []
+    grown, distance = np.diff(seconds), np.diff(index)
+    starts = np.flatnonzero(grown < 0) + 1
+    last = np.append(starts, len(rows)) - 1
+    before = np.append(0.0, np.where(distance[starts - 1] > 0, index[starts - 1], 0.0))
+    forward = (grown > 0) & (distance > 0)
+    since_start = float((index[last] - before).sum() * grown[forward].sum() / max(1.0, distance[forward].sum()))
+    if not since_start / SINCE_THE_START < seconds[last].sum() < since_start * SINCE_THE_START:
+        return []
+    digits = next((n for n in range(6) if np.allclose(seconds, np.round(seconds, n), rtol=0, atol=1e-7)), 6)
+    return [
+        clocks.TimeMark(
+            line=step.line,
+            step=step.index,
+            moment=clocks.Moment(second, 10.0**-digits, has_year=False),
+            loss=step.loss,
+            learning_rate=step.learning_rate,
+            interrupted_by=step.interrupted_by,
+        )
+        for step, second in zip(steps, seconds.tolist(), strict=True)
+    ]
 
 
 def _times_of_one_step(steps: Steps, *, is_named: bool) -> tuple[Steps, list[str]]:
