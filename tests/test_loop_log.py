@@ -42,6 +42,7 @@ TIMES = [
     "2026-01-05 08:00:00,123 - train - INFO - ({n}/100) loss={l:.4f} - {ms} ms, eta 30 s",
     "[rank0]: {n}/100 loss {l:.4f} time={s:.3f}s",
     "step {n}: loss {l:.4f} ({ms} ms)",
+    "step {n} | loss {l:.4f} | time: {ms}.00ms | total time: {n}.50s",
 ]
 NO_ROWS = [
     "[{n}/100] eval loss {l:.4f} ({ms} ms)",

@@ -53,7 +53,8 @@ _TIMES = (
 _TIME_BEFORE_UNIT = re.compile(rf"{_BEGINS}{_VALUE}(?P<unit>{_UNIT})/(?:step|iter(?:ation)?){_ENDS}")
 _BEHIND_THE_STEP = re.compile(rf"{_BEGINS}{_STEP} \d{{1,9}}[,:]? (?P<unit>{_UNIT})[ :=]\s{{0,8}}{_VALUE}{_ENDS}")
 _WITHOUT_NAME = re.compile(
-    r"(?P<named>(?<![a-z/_ -])\s?(?:(?:elapsed|total|wall)[ _]time|time[ _]elapsed|elapsed|time)\s?[:=]?\s{0,8})?"
+    r"(?P<named>(?<![a-z/_ -])\s?(?:time|(?P<clock>(?:elapsed|total|wall)[ _]time|time[ _]elapsed|elapsed))"
+    r"\s?[:=]?\s{0,8})?"
     rf"(?<![\w/.,]){_VALUE}(?P<unit>{_UNIT})(?![\w/])"
 )
 """Times with a unit and without a name, or named a time and no more, or the time so far."""
@@ -265,6 +266,7 @@ def _without_name(text: str, taken: frozenset[int]) -> _Number | None:
         found = [behind]
     else:
         found = [match for match in _WITHOUT_NAME.finditer(text) if match["named"] or _is_bare(match, text, taken)]
+        found = [match for match in found if not match["clock"]] or found
     return _Number(slice(*found[0].span("value")), _SCALES.get(found[0]["unit"], 1.0)) if len(found) == 1 else None
 
 
