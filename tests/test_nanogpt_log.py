@@ -106,6 +106,17 @@ def test_other_work_that_a_derived_script_announces_in_its_own_words_is_marked(r
     assert any("4 left out because they include a validation or checkpoint" in one for one in result.warnings)
 
 
+@in_each("distance, left_out", [(50, True), (0, False)])
+def test_slow_rows_at_a_regular_distance_are_evaluations_without_their_lines(
+    read_text: Any, distance: int, left_out: bool
+) -> None:
+    slow = set(range(distance, 401, distance)) if distance else {30, 80, 170, 230, 300}
+    rows = [f"iter {n}: loss 4.1030, time {40079.99 if n in slow else 561.05}ms" for n in range(0, 401, 10)]
+    result = read_text(log(*rows))
+    assert (result.performance_metrics.max_step_time_seconds < 1) == left_out
+    assert any("8 rows, one every 50 steps" in warning for warning in result.warnings) == left_out
+
+
 def test_a_script_that_announces_an_evaluation_before_every_row_keeps_its_times(read_text: Any) -> None:
     rows = [row_of_build_nanogpt(n, 500) for n in range(100, 1100, 100)]
     result = read_text(log(*(line for row in rows for line in (row, "val loss 3.3"))))

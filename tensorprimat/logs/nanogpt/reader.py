@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tensorprimat.audit.evidence import Evidence, LogClock
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.settings import PRECISION_OF_DTYPE, PRECISIONS
 from tensorprimat.core.steady import median
 from tensorprimat.core.steps import INTERRUPTIONS, Step, Steps
@@ -116,6 +117,10 @@ _OTHERWISE = re.compile(
     re.IGNORECASE,
 )
 """Words by which the many derived scripts announce the same."""
+SLOW = 3  # times the rows before and after it: a row that may contain an evaluation
+_FEWEST_SLOW = 3
+ALL_OF_THEM = 0.9  # of the rows at the distance of the slow ones, as the last may be missing
+_HOLD_EVALUATIONS = frozenset(spelling.project for spelling in rows.ROW_SPELLINGS if spelling.holds_evaluation)
 _PROJECTS = (*dict.fromkeys(spelling.project for spelling in rows.ROW_SPELLINGS), "modded-nanogpt")
 _MARKS = ("val", "Val", "VAL", "test", "Test", "TEST", "sav", "Sav", "SAV")
 """Texts of which such a line contains one."""
@@ -157,9 +162,12 @@ def read(log: Log) -> Reading:
     if of_rank and of_ranks and of_ranks % of_rank == 0:
         config.setdefault("num_gpus", of_ranks // of_rank)
     steps = _marked(steps, seen.announced_otherwise)
-    seen.steps, seen.begins = steps, _begins(np.array(lines), np.array(projects))
     if projects:
         seen.source = config["framework"] = _PROJECTS[np.bincount(projects).argmax()]
+    if seen.source in _HOLD_EVALUATIONS:
+        steps, unannounced = _without_unannounced(steps)
+        seen.warnings += unannounced
+    seen.steps, seen.begins = steps, _begins(np.array(lines), np.array(projects))
     if seen.clock:
         seen.evidence = Evidence(clocks=(seen.clock,))
     return seen
@@ -176,6 +184,23 @@ def _marked(steps: Steps, announced: Mapping[int, str]) -> Steps:
         if line in announced and not interrupted[row]:
             interrupted[row] = INTERRUPTIONS.index(announced[line])
     return steps if (interrupted[1:] > 0).all() else steps.replace(interrupted_by=interrupted)
+
+
+def _without_unannounced(steps: Steps) -> tuple[Steps, list[Notice]]:
+    """Return the rows with the evaluations that no line announces marked, as in a log of which only the rows were kept,
+    and a warning: the slow rows, if they are those of every so many steps.
+    """
+    index, seconds, interrupted = (steps.column(name).copy() for name in ("index", "seconds", "interrupted_by"))
+    around = np.fmax(np.append(seconds[1:], np.nan), np.append(np.nan, seconds[:-1])) if len(seconds) else seconds
+    slow = (seconds > SLOW * around) & (interrupted == 0) & (index > 0)
+    every = int(np.gcd.reduce(index[slow])) if slow.sum() >= _FEWEST_SLOW else 0
+    if every <= fields.usual_distance(np.diff(index)):
+        return steps, []
+    if (slow | (interrupted > 0))[(index > 0) & (index % every == 0)].mean() < ALL_OF_THEM:
+        return steps, []
+    interrupted[slow] = INTERRUPTIONS.index("validation")
+    warning = Notice("evaluations_unannounced", "steps", rows=int(slow.sum()), every=every, ratio=SLOW)
+    return steps.replace(interrupted_by=interrupted), [warning]
 
 
 def _cold_steps(steps: Steps) -> int:
