@@ -30,8 +30,15 @@ def test_a_table_without_a_known_time_lists_its_names_and_is_read_by_a_stated_on
         logs.read(path)
 
 
-def test_lines_with_a_comma_in_their_date_are_no_table(tmp_path: Path) -> None:
-    (tmp_path / "run.log").write_text("2026-02-25 19:42:16,238 INFO worker.py:1841 -- Started.\n" * 5)
+def test_a_table_of_rates_without_the_number_of_the_step_says_that_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"epoch": 1, "tokens_per_second": {900 + n}}}\n' for n in range(9)))
+    with pytest.raises(NotALogError, match=r"the table has epoch(?:,| and) tokens_per_second; name the .* 'step'"):
+        logs.read(tmp_path / "rows.jsonl")
+
+
+@in_each("line", ["2026-02-25 19:42:16,238 INFO worker.py:1841 -- Started.", "Step {n:5d}, Loss: {n}.25, LR: 1e-4"])
+def test_lines_of_text_with_commas_are_no_table(tmp_path: Path, line: str) -> None:
+    (tmp_path / "run.log").write_text("".join(line.format(n=n) + "\n" for n in range(8, 14)))
     with pytest.raises(NotALogError, match=r"no step times found; (?!the table has)"):
         logs.read(tmp_path / "run.log")
 

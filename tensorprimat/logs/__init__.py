@@ -208,16 +208,18 @@ _LEFT_OUT = ("cells_left_out", "lines_torn")
 
 _MOST_SEEN = 12  # names of a table in a message
 _MAP = "state which one is a time or a rate: tprimat extract --map step_time=NAME:ms"
+_NAME_THE_STEP = "name the column with the number of the step 'step', or add one"
 
 
-def _names_of_table(log: Log) -> str:
-    """Return the names of a table's numbers, for a message; "" for another text."""
+def _names_of_table(log: Log) -> list[str]:
+    """Return the names of a table's numbers; none for another text."""
     if log.is_folder or log.is_binary:
-        return ""
+        return []
     texts = [text for _, text in islice(log.head(), 20) if text.strip()]
     are_objects = sum(text.lstrip().startswith("{") for text in texts) > 1
     are_cells = len(texts) > 2 and all(text.count(",") == texts[0].count(",") > 0 for text in texts)
-    return shortened_list(metrics.names_in(log), _MOST_SEEN) if are_objects or are_cells else ""
+    are_alike = len({re.sub(r"[\d.\s]+", " ", text) for text in texts[:2]}) == 1  # a header differs from the rows
+    return metrics.names_in(log) if are_objects or (are_cells and not are_alike) else []
 
 
 def _other_separator(log: Log) -> str:
@@ -246,7 +248,7 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             return NotALogError(f"{rows}: {untimed.text}", path=log.name)
         if len(read.steps) >= FEWEST_TIMED and not any(map(read.steps.has, fields.MEASURES)):
             other = "read another log of this training that does, such as its console log or its final summary"
-            seen = _names_of_table(log)
+            seen = shortened_list(_names_of_table(log), _MOST_SEEN)
             has, remedy = (f"; the table has {seen}", f"{_MAP}, or {other}") if seen else ("", other)
             return NotALogError(f"{rows}: no row states a time or a rate{has}", path=log.name, remedy=remedy)
         needed = "(the first never counts, and a row needs a time or a rate)"
@@ -287,8 +289,11 @@ def _refusal(log: Log, formats: Sequence[Format], read: Result | None = None) ->
             path=log.name,
             remedy="export it with commas between cells and with decimal points",
         )
-    if seen := _names_of_table(log):
-        return NoFormatError(f"no step times found{ended}; the table has {seen}", path=log.name, remedy=_MAP)
+    if names := _names_of_table(log):
+        seen = shortened_list(names, _MOST_SEEN)
+        is_measured = any((field := metric_names.field_of(name)) and field[0] in fields.MEASURES for name in names)
+        remedy = _MAP if not is_measured or any(name in metric_names.STEPS for name in names) else _NAME_THE_STEP
+        return NoFormatError(f"no step times found{ended}; the table has {seen}", path=log.name, remedy=remedy)
     remedy = (
         f"`tprimat extract --formats` shows the rows of the {len(formats)} known formats; other steps are read from a "
         f"CSV with the columns {listed(_CSV_COLUMNS)}, or from rows like {_ANY_ROW!r}"
