@@ -52,8 +52,8 @@ def test_two_configurations_run_in_turn_and_are_compared_in_pairs(machine, capsy
 
 @pytest.mark.usefixtures("machine")
 def test_a_profile_of_each_configuration_explains_the_difference(monkeypatch, capsys):
-    def train_profiled(*arguments):
-        place = arguments[3]
+    def train_profiled(side, *_):
+        place = side.place
         stem = place.folder / "history" / f"benchmark_cpu_llama_{place.stamp}"
         ours = store.load(place.folder / "benchmark_cpu_llama.json")
         training(product=500 if place.folder.name == "a" else 400).write(Path(f"{stem}_torch.trace.json.gz"))
@@ -253,7 +253,13 @@ def pooled_runs(template, levels, runs):
 
 
 @pytest.mark.parametrize("pair", [(), ("--ab", "--precision fp32", "--ab", "--precision bf16")], ids=["alone", "ab"])
-def test_all_runs_start_again_where_the_chosen_recomputation_runs_out_of_memory(machine, engine, monkeypatch, pair):  # noqa: F811
+def test_all_runs_start_again_where_the_chosen_recomputation_runs_out_of_memory(
+    machine,
+    engine,  # noqa: F811
+    monkeypatch,
+    capsys,
+    pair,
+):
     """As on a GPU, where the engine chooses what to recompute; the second run of the first plan has no memory."""
     engine(
         "if spec.recompute == 'none' and nth == 2:\n"
@@ -263,6 +269,7 @@ def test_all_runs_start_again_where_the_chosen_recomputation_runs_out_of_memory(
     planned = prepare.spec_of
     monkeypatch.setattr(prepare, "spec_of", lambda *given, **more: planned(*given, **more).changed(falls_back=True))
     assert run(*QUICK, "--runs", "2", *pair) == 0
+    assert capsys.readouterr().out.count("CONFIGURATION B - " if pair else "BENCHMARK START - ") == 2, "the new plan"
     for path in [machine / "output" / name for name in "ab"] if pair else [machine / "output"]:
         found = store.load(path / "benchmark_cpu_llama.json")
         assert len(found.runs) == 2

@@ -30,9 +30,9 @@ from tensorprimat.machine.platform import Machine, detect_platform
 from tensorprimat.reports import formatting, notices
 from tensorprimat.reports.console import print_summary
 from tensorprimat.session import run_summary, runs
-from tensorprimat.session.alternate import AbSide, check_pair, profile_each, ratio_of, run_in_turn, sides_of
+from tensorprimat.session.alternate import check_pair, profile_each, ratio_of, sides_of
 from tensorprimat.session.plan import Job, Request, check_facts, check_request, job_of, plan_of, spec_of_rank
-from tensorprimat.session.runs import ModelOutcome, outcomes_of, within_budget
+from tensorprimat.session.runs import BenchmarkSide, ModelOutcome, outcomes_of, train_in_turn, within_budget
 from tensorprimat.storage import store
 
 COMPARE_COMMANDS = {"tprimat": ["tprimat", "compare"], "__main__.py": ["python3", "-m", "tensorprimat", "compare"]}
@@ -241,15 +241,14 @@ def alternate(requests: Sequence[Request]) -> int:
         for model in first.models:
             sides = sides_of(model, requests, machine, stamp)
             for side in sides:
-                title = f"CONFIGURATION {side.name.upper()} - {runs.title_of_run(side.spec)} on {machine.label}"
                 screen.say(f"Engine of {side.name}: {side.because}")
-                screen.block(title, runs.rows_at_start(side.spec, side.request, machine))
+                side.show(machine, screen)
                 for advice in side.job.advice():
                     screen.warn(advice)
             if first.dry_run:
                 continue
             try:
-                outcomes.append(run_in_turn(sides, machine, screen, stamp))
+                outcomes.append(train_in_turn(sides, machine, screen))
             except TensorPrimatError as error:
                 outcomes.append(ModelOutcome(model=model, error=error))
             if outcomes[-1].error is not None:
@@ -257,7 +256,7 @@ def alternate(requests: Sequence[Request]) -> int:
             _show_pair(sides, screen)
             if outcomes[-1].error is None:
                 _explain_pair(profile_each(sides, screen), screen, quiet=first.json)
-            results += [side.loaded.result for side in sides if side.loaded is not None]
+            results += [side.saved.result for side in sides if side.saved is not None]
             if outcomes[-1].interrupted:
                 break
     if first.dry_run:
@@ -281,9 +280,9 @@ def _explain_pair(profiled: Sequence[Path], screen: Screen, *, quiet: bool) -> N
     screen.say(shlex.join(["tprimat", "explain", *map(str, profiled)]))
 
 
-def _show_pair(sides: Sequence[AbSide], screen: Screen) -> None:
+def _show_pair(sides: Sequence[BenchmarkSide], screen: Screen) -> None:
     """Print the comparison, also where both configurations are one benchmark."""
-    loaded = [side.loaded for side in sides if side.loaded is not None]
+    loaded = [side.saved for side in sides if side.saved is not None]
     if len(loaded) < 2:
         return
     comparison = compare(loaded)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,10 +28,11 @@ from tensorprimat.machine.platform import Machine
 from tensorprimat.models import training_memory
 from tensorprimat.models.custom import model_of
 from tensorprimat.session import append, run_summary, run_time
-from tensorprimat.session.budget import decide_runs
+from tensorprimat.session.budget import Decision, decide_runs
 from tensorprimat.session.extract import read_found_log
 from tensorprimat.session.plan import Job, Request
 from tensorprimat.storage import result_names, store
+from tensorprimat.storage.store import Loaded
 from tensorprimat.system import atomic, processes, regular
 
 GPU_COOLDOWN_SECONDS = 30.0
@@ -49,76 +50,105 @@ class ModelOutcome:
     interrupted: bool = False
 
 
-def _train(job: Job, spec: RunSpec, request: Request, machine: Machine, observer: Observer, stamp: str) -> ModelOutcome:
-    """Train every run of one model, save each as it ends, and return the outcome."""
-    planned = append.planned_result(spec, machine)
-    default = executors.cluster_default_engine(request.cluster, machine.platform)
-    place = Place(folder=request.output, stamp=stamp, default_engine=default)
-    observer.block(f"BENCHMARK START - {title_of_run(spec)} on {machine.label}", rows_at_start(spec, request, machine))
-    if request.profile is not None:
-        return train_profiled(job, spec, request.profile, place, planned, observer)
-    outcome = ModelOutcome(model=job.model)
-    parts = [] if job.earlier is None else [job.earlier]
-    began, budget = time.monotonic(), request.budget
-    for run in range(1, budget.most + 1):
-        heading = f"Run {run}" + (f" of {budget.most}" if budget.target is None else "")
-        ending = train_once(
-            job, spec, request, machine, observer, first=run == 1, name=f"run {run}",
-            heading=heading if budget.most > 1 else None, title=f"{job.model} run {run}/{budget.most}",
-            log=place.kept(planned, f"run{run}.txt"),
-            wrapping=submission.submit_command(request.cluster, place.elsewhere(planned, run)),
-        )  # fmt: skip
-        if job.earlier is None and (smaller := spec_with_less_memory(spec, ending, observer)):
-            return _train(job, smaller, request, machine, observer, stamp)
-        if ending.error is not None or ending.result is None:
-            which = f"run {run} of {budget.most}" if budget.most > 1 else None
-            kept = [] if outcome.path is None else [outcome.path]
-            error = explained_error(ending.error, which, kept=kept, partial=save_partial(ending.result, place, run))
-            return replace(outcome, error=error, interrupted=ending.interrupted)
-        if job.earlier is not None:
-            place.check_append(job.earlier, ending.result)
-        observer.say(run_summary.run_line(ending.result, run))
-        parts.append(ending.result)
-        result = with_notes(with_command(pool(parts)), spec)
-        decision = decide_runs(budget, [result], runs=run, began=began, earlier=job.earlier)
-        result = decision.noted(with_provenance(result, looks=decision.looks))
-        outcome = replace(outcome, result=result, path=place.save(result))
+@dataclass(kw_only=True)
+class BenchmarkSide:
+    """One configuration of one model, with its measurements so far."""
+
+    job: Job
+    spec: RunSpec
+    request: Request
+    place: Place
+    planned: Result
+    name: str = ""
+    """Letter of a configuration of --ab; empty without --ab."""
+    because: str = ""
+    """Sentence on the chosen engine and the reason, with --ab."""
+    parts: list[Result] = field(default_factory=list)
+    saved: Loaded | None = None
+
+    def show(self, machine: Machine, observer: Observer) -> None:
+        """Show the block before the runs."""
+        start = f"CONFIGURATION {self.name.upper()}" if self.name else "BENCHMARK START"
+        rows = rows_at_start(self.spec, self.request, machine)
+        observer.block(f"{start} - {title_of_run(self.spec)} on {machine.label}", rows)
+
+    def save(self, measured: Result, decision: Decision | None = None) -> None:
+        """Save the pooled runs, with the checks of the interval and a limit that ended the runs."""
+        result = with_notes(with_command(measured), self.spec)
+        if decision is not None:
+            result = decision.noted(with_provenance(result, looks=decision.looks))
+        self.saved = Loaded(path=self.place.save(result), result=result)
+
+    def outcome(self, error: TensorPrimatError | None = None, *, interrupted: bool = False) -> ModelOutcome:
+        """Return what is saved, and the error that ended the runs."""
+        result, path = (self.saved.result, self.saved.path) if self.saved is not None else (None, None)
+        return ModelOutcome(model=self.job.model, result=result, path=path, error=error, interrupted=interrupted)
+
+
+def train_in_turn(sides: Sequence[BenchmarkSide], machine: Machine, observer: Observer) -> ModelOutcome:
+    """Run a, b, b, a, a, b …, or a single side, until the budget ends it; save each run as it ends.
+
+    Returns the outcome of the first side; each side contains its own result. Raises RunError where a result cannot be
+    saved. Every second pair has the reverse order, so that a steady drift of the machine cancels over two pairs.
+    """
+    first, began = sides[0], time.monotonic()
+    budget, earlier = first.request.budget, first.job.earlier
+    for side in sides:
+        side.parts, side.saved = [] if earlier is None else [earlier], None
+    for number in range(1, budget.most + 1):
+        order = sides if number % 2 else tuple(reversed(sides))
+        for side in order:
+            ending = _train_once(side, number, machine, observer, first=number == 1 and side is first)
+            if earlier is None and (smaller := spec_with_less_memory(side.spec, ending, observer)):
+                side.spec = smaller
+                side.show(machine, observer)
+                return train_in_turn(sides, machine, observer)
+            if ending.error is not None or ending.result is None:
+                which = f"run {number} of {budget.most}" if budget.most > 1 else None
+                error = explained_error(
+                    ending.error,
+                    f"run {number}{side.name}" if side.name else which,
+                    kept=[one.saved.path for one in sides if one.saved is not None],
+                    partial=save_partial(ending.result, side.place, number),
+                )
+                return first.outcome(error, interrupted=ending.interrupted)
+            if earlier is not None:
+                side.place.check_append(earlier, ending.result)
+            observer.say(run_summary.run_line(ending.result, number))
+            pair = f"{side.place.stamp}/{number}" if side.name else None
+            side.parts.append(ending.result.changed(runs=tuple(run.changed(pair=pair) for run in ending.result.runs)))
+            if side is not order[-1]:  # the last one is saved with the decision
+                side.save(pool(side.parts))
+        results = [pool(side.parts) for side in sides]
+        decision = decide_runs(budget, results, runs=number, began=began, earlier=earlier)
+        for side, result in zip(sides, results, strict=True):
+            side.save(result, decision)  # if runs follow, too: they may fail, and this look still counts
         if decision.sentence:
             observer.say(decision.sentence)
         if decision.done:
             break
-    return outcome
+    return first.outcome()
 
 
-def train_once(
-    job: Job,
-    spec: RunSpec,
-    request: Request,
-    machine: Machine,
-    observer: Observer,
-    *,
-    first: bool,
-    name: str,
-    heading: str | None,
-    title: str,
-    log: Path,
-    wrapping: Sequence[str] = (),
+def _train_once(
+    side: BenchmarkSide, number: int, machine: Machine, observer: Observer, *, first: bool
 ) -> launch.Ending:
-    """Run a spec once after the pause, and return the outcome with warnings about other work on the machine.
-
-    name: of the run, in warnings; heading: line before it, None for none; title: of its progress. log, wrapping: as in
-    `launch.run_in_process`.
-    """
-    gpus = machine.gpus_of(spec)
+    """Run a side once after the pause, and return the outcome with warnings about other work on the machine."""
+    job, spec, request, most = side.job, side.spec, side.request, side.request.budget.most
+    gpus, name = machine.gpus_of(spec), f"run {number}{side.name}"
+    title = f"{job.model} {number}{side.name}" if side.name else f"{job.model} run {number}/{most}"
     try:
         with process_after_pause(job, spec, request, machine, observer, first=first) as process:
-            if heading is not None:
-                observer.say(heading)
+            if side.name or most > 1:
+                is_open = side.name or request.budget.target is not None
+                observer.say(name.capitalize() if is_open else f"Run {number} of {most}")
             before = look_before_run(request, gpus, observer, name)
             with observer.training(title, spec.max_steps) as show:
                 ending = launch.run_in_process(
-                    spec, module=job.module, log=log, on_line=show, wrapping=wrapping, process=process
-                )
+                    spec, module=job.module, log=side.place.kept(side.planned, f"run{number}.txt"), on_line=show,
+                    wrapping=submission.submit_command(request.cluster, side.place.elsewhere(side.planned, number)),
+                    process=process,
+                )  # fmt: skip
     except KeyboardInterrupt:  # outside of `launch.run_in_process`, such as while cooling down
         return launch.Ending(result=None, error=RunError("interrupted"), interrupted=True)
     if ending.error is not None or ending.result is None:
@@ -200,18 +230,17 @@ def save_partial(result: Result | None, place: Place, run: int) -> str | None:
         return f"could not be kept in its folder: {error}"
 
 
-def train_profiled(
-    job: Job, spec: RunSpec, profiler: str, place: Place, planned: Result, observer: Observer
-) -> ModelOutcome:
+def train_profiled(side: BenchmarkSide, profiler: str, observer: Observer) -> ModelOutcome:
     """Train one run under a profiler; its result is marked as profiled and written to history only."""
-    stem = regular.resolved(place.kept(planned, profiler))
+    job, place = side.job, side.place
+    stem = regular.resolved(place.kept(side.planned, profiler))
     stem.parent.mkdir(parents=True, exist_ok=True)
-    spec = spec.changed(options={**spec.options, **profiling.options(profiler, stem)})
+    spec = side.spec.changed(options={**side.spec.options, **profiling.options(profiler, stem)})
     with observer.training(f"{job.model} profiled", spec.max_steps) as show:
-        log, around = place.kept(planned, "run1.txt"), profiling.profiler_command(profiler, stem)
+        log, around = place.kept(side.planned, "run1.txt"), profiling.profiler_command(profiler, stem)
         ending = launch.run_in_process(spec, module=job.module, log=log, on_line=show, wrapping=around)
-    if smaller := spec_with_less_memory(spec, ending, observer):
-        return train_profiled(job, smaller, profiler, place, planned, observer)
+    if smaller := spec_with_less_memory(side.spec, ending, observer):
+        return train_profiled(replace(side, spec=smaller), profiler, observer)
     measured = None if ending.result is None else with_provenance(ending.result, profiled=True)
     if measured is None or ending.error is not None:
         error = explained_error(ending.error, partial=save_partial(measured, place, 1))
@@ -333,7 +362,15 @@ def outcomes_of(jobs: Sequence[Job], request: Request, machine: Machine, observe
             continue
         try:
             if job.spec is not None:
-                outcome = _train(job, job.spec, request, machine, observer, stamp)
+                default = executors.cluster_default_engine(request.cluster, machine.platform)
+                place = Place(folder=request.output, stamp=stamp, default_engine=default)
+                planned = append.planned_result(job.spec, machine)
+                side = BenchmarkSide(job=job, spec=job.spec, request=request, place=place, planned=planned)
+                side.show(machine, observer)
+                if request.profile is not None:
+                    outcome = train_profiled(side, request.profile, observer)
+                else:
+                    outcome = train_in_turn([side], machine, observer)
             else:
                 outcome = _read(job, request, machine, stamp)
         except TensorPrimatError as error:
