@@ -215,10 +215,11 @@ def test_the_audit_is_in_the_result_of_a_real_log(shared):
 
 
 def test_a_headline_that_differs_from_the_clock_states_the_reason_and_a_contradiction_comes_first(capsys):
-    from tensorprimat.cli.extraction import Extracted, _say_summary
+    from tensorprimat.cli.extract import say_summary
+    from tensorprimat.session.extract import Extracted
 
     outcome = audited(result(rows([1.0] * 100), LogClock(name="train_runtime", seconds=110.0)), "run.log")
-    _say_summary(Extracted(logs=("run.log",), result=outcome))
+    say_summary(Extracted(logs=("run.log",), result=outcome))
     told = capsys.readouterr().err.splitlines()
     assert told[1].startswith("  warning: audit: 100 steps take 100 s")
     off = "10.0 % above the rate by the log's clock 'train_runtime'"

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.cli.live import Screen
-from tensorprimat.cli.options import ended_like_ctrl_c
-from tensorprimat.cli.result_file import write_results
+from tensorprimat.cli.options import ended_like_ctrl_c, write_results
 from tensorprimat.core.errors import RunError, TensorPrimatError, UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
 from tensorprimat.core.quantities import alternatives, listed

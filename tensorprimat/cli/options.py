@@ -9,12 +9,16 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorprimat.cli.shared_options import TypedFolder
 from tensorprimat.core.errors import MissingPackageError, UsageError
 from tensorprimat.core.quantities import TypedNumber, alternatives
 from tensorprimat.system import atomic
 from tensorprimat.system.safe_text import one_line
+
+if TYPE_CHECKING:
+    from tensorprimat.core.result import Result
 
 
 def fraction(flag: str, text: str) -> TypedNumber:
@@ -107,6 +111,28 @@ def refuse_output(flag: str, path: Path, endings: Sequence[str] = FILE_ENDINGS) 
     """
     if named_file(flag, path, endings) is None and (why := atomic.refused_folder(path)):
         raise UsageError(f"{flag} {path}: {why}; choose another folder")
+
+
+def refuse_several(path: Path, results: int) -> None:
+    """Raise UsageError where one JSON file would have to contain several results."""
+    if path.suffix.lower() == ".json" and results > 1:
+        raise UsageError(f"--output {path}: one file for {results} results; name a folder")
+
+
+def write_results(results: Sequence[Result], path: Path) -> Path:
+    """Write results in the format of the file's ending: the result, or a table or report of all. Returns the file."""
+    from tensorprimat.storage import store
+
+    refuse_several(path, len(results))
+    if path.suffix.lower() == ".json":
+        return store.write(results[0], path)
+    from tensorprimat.analysis.compare import compare
+    from tensorprimat.reports import csv, markdown
+
+    comparison = compare([store.Loaded(path=path, result=result) for result in results])
+    render = csv.render if path.suffix.lower() == ".csv" else markdown.render
+    atomic.write_atomically(path, render(comparison))
+    return path
 
 
 def say_each(sentences: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from tensorprimat.cli import known_values as known
 from tensorprimat.cli import shared_options
-from tensorprimat.cli.options import TO_FILE, fraction
+from tensorprimat.cli.options import TO_FILE, fraction, named_file, refuse_several
 from tensorprimat.cli.shared_options import (
     CLUSTER_OPTIONS,
     IN_AB,
@@ -213,8 +213,6 @@ def _flags_of(text: str, context: typer.Context) -> dict[str, Any]:
 
 def _request(options: Mapping[str, Any]) -> Request:
     """Return the request that these values of the command's parameters make."""
-    from tensorprimat.cli.options import named_file
-    from tensorprimat.cli.result_file import refuse_several
     from tensorprimat.session.budget import Budget
     from tensorprimat.session.plan import request_of
 

@@ -1,4 +1,4 @@
-"""Reading of logs into results, pooling of logs that belong together (ranks, repetitions), and following of a log.
+"""Reading of named logs into results, pooling of logs that belong together (ranks, repetitions), following of a log.
 
 For a log that a search found, the search and this machine supply facts that it lacks: the model, and the machine's GPU
 if vendor and memory agree with the log.
@@ -6,6 +6,8 @@ if vendor and memory agree with the log.
 
 from __future__ import annotations
 
+import glob
+import os
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,8 +28,10 @@ from tensorprimat.core.units import GB
 from tensorprimat.core.user_facts import UserFacts
 from tensorprimat.logs import files
 from tensorprimat.logs import paths as paths_of_logs
+from tensorprimat.logs.text import Log
 from tensorprimat.models import names
 from tensorprimat.session.explain import one_liner
+from tensorprimat.storage import store
 from tensorprimat.system import regular
 
 if TYPE_CHECKING:
@@ -37,6 +41,9 @@ SAME_MEMORY = 0.005  # relative; logs print two decimals of GiB, and the variant
 ORIGIN = "this machine's GPU: vendor and memory agree with the log"
 EACH = 0  # value of `segment` that reads every training; trainings are numbered from 1
 FOLLOW_SECONDS = 2.0  # least interval between two readings of a growing log
+_MLFLOW_FACTS = "meta.yaml"
+"""File of an experiment or a run of MLflow, which holds no step."""
+_LEVELS = 2  # of folders in a named one: mlruns/EXPERIMENT/RUN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,56 @@ class Extracted:
     def paces(self) -> tuple[identity.Pace, ...]:
         """Return the speeds of the result; they are needed only to compare several logs."""
         return identity.paces(self.result)
+
+
+def expand(named: Sequence[str]) -> list[str]:
+    """Return the files of names, patterns and folders. Raises InputError where one names no file."""
+    paths: list[str] = []
+    for name in named:
+        path = Path(name)
+        if regular.refused_listing(path) is None:
+            found = _below(path, _LEVELS)
+        elif any(sign in name for sign in "*?[") and not os.path.exists(name):
+            found = sorted(glob.glob(name, recursive=True))
+        else:
+            found = [name]
+        if not found:
+            raise _empty_folder(path) if os.path.isdir(name) else InputError("no file fits this pattern", path=name)
+        paths += found
+    return list(dict.fromkeys(paths))
+
+
+def _below(folder: Path, levels: int) -> list[str]:
+    """Return the paths to read in a folder; if it holds none, those of the folders in it."""
+    found = log_files_of(folder)
+    return found or [file for inside in subfolders(folder) if levels for file in _below(inside, levels - 1)]
+
+
+def _empty_folder(folder: Path) -> InputError:
+    inside = [one.name for one in subfolders(folder)]
+    if not inside:
+        return InputError("holds no file", path=folder)
+    named = ", ".join(inside[:3]) + (" …" if len(inside) > 3 else "")
+    return InputError(
+        f"neither it nor its folders ({named}) hold a file", path=folder, remedy="search it with tprimat analyze"
+    )
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder whose files may be runs; hidden ones and earlier results are left out."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if os.path.isdir(path) and not path.name.startswith(".") and path.name != store.HISTORY
+    ]
+
+
+def log_files_of(folder: Path) -> list[str]:
+    """Return the paths to read in a folder: the folder itself if it is one log (TensorBoard), else its files."""
+    if logs.detect_format(Log(folder)) is not None:
+        return [str(folder)]
+    files = (inside for inside in folder.iterdir() if os.path.isfile(inside) and inside.name != _MLFLOW_FACTS)
+    return sorted(map(str, files))
 
 
 def extract_each(

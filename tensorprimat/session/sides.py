@@ -16,8 +16,7 @@ from tensorprimat.core.result import Result
 from tensorprimat.core.summary import summarise
 from tensorprimat.facts.devices import short_device
 from tensorprimat.logs.text import Log
-from tensorprimat.session.extract import Extracted, extract_each, joined_logs
-from tensorprimat.session.log_names import log_files_of, subfolders
+from tensorprimat.session.extract import Extracted, extract_each, joined_logs, log_files_of, subfolders
 from tensorprimat.session.second_process import StartCall, uncollected
 from tensorprimat.storage import store
 from tensorprimat.storage.store import Loaded, Read, ReadOutcome
