@@ -7,7 +7,7 @@ import fnmatch
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -129,13 +129,7 @@ def command(
         traced = _traced(labels_of(loaded, by=by or "platform"), loaded)
         if traced and not no_plot:
             comparison = replace(comparison, why=_drawn(traced))
-        if file := options.named_file("--output-dir", output_dir, options.REPORT_ENDINGS):
-            write_one(comparison, COMPARISON, file)
-            written = []
-        else:
-            written = write_reports(
-                comparison, options.writable_folder("--output-dir", output_dir), None if no_plot else start_call
-            )
+        written = write_report(comparison, COMPARISON, output_dir, None if no_plot else start_call)
     if json:
         from tensorprimat.reports.json import render
 
@@ -179,50 +173,60 @@ def _drawn(traced: Sequence[Path]) -> str | None:
     return drawn[drawn.index("<svg") :]
 
 
-def write_one(comparison: Comparison, report: Report, file: Path) -> None:
-    """Write the one form of a report that the file's ending names."""
-    from tensorprimat.reports.plots import comparison as comparison_plot
-    from tensorprimat.system.atomic import write_atomically
+def write_report(comparison: Comparison, report: Report, output: Path, start_call: StartCall | None) -> list[str]:
+    """Write the one form of a report that a file's ending names, or every form into a folder. Returns names in it.
 
-    ending = file.suffix.lower()
-    if ending == ".png":
-        draw = comparison_plot.metrics if report.of_metrics else comparison_plot.comparison_plot
-        if not (pictures := draw(comparison, ("png",))):
-            raise InputError("no metric is known, so there is nothing to draw", path=file)
-        write_atomically(file, pictures["png"])
-    else:
-        [render] = (render for name, render in renderers(report).items() if name.endswith(ending))
-        write_atomically(file, render(comparison, report))
-
-
-def renderers(report: Report, pictures: Sequence[str] = ()) -> dict[str, Callable[[Comparison, Report], str]]:
-    """Return the functions that write the documents of a report and its tables for scripts, by name of their files.
-
-    pictures: names of the picture files in the same folder.
+    start_call: draws the plot meanwhile; None leaves the pictures out. Each file is written whole or not at all. Where
+    matplotlib is missing everything else is written into the folder, and stderr says what to install.
     """
     from tensorprimat.reports import csv, html, json, markdown
+    from tensorprimat.reports.plots import canvas
+    from tensorprimat.reports.plots import comparison as plots
+    from tensorprimat.system.atomic import write_atomically
 
-    return {
-        f"{report.stem}_report.md": partial(markdown.render, pictures=pictures),
+    file = options.named_file("--output-dir", output, options.REPORT_ENDINGS)
+    folder = output if file else options.writable_folder("--output-dir", output)
+    if file and file.suffix.lower() == ".png":
+        draw = plots.metrics if report.of_metrics else plots.comparison_plot
+        if not (drawn := draw(comparison, ("png",))):
+            raise InputError("no metric is known, so there is nothing to draw", path=file)
+        write_atomically(file, drawn["png"])
+        return []
+    pictures: dict[str, bytes] = {}
+    plot = None
+    start_call = None if file else start_call
+    if start_call and not canvas.can_draw():
+        print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
+    elif start_call and report.of_metrics:
+        pictures = _picture_files("enhanced_plot", plots.metrics(comparison))
+    elif start_call:
+        plot = start_call(plots.drawn_as, plots.drawing_of(comparison))
+        pictures = _picture_files("comparison_loss", plots.losses(comparison))
+    shown = fnmatch.filter([*(["comparison_plot.png"] if plot else []), *pictures], "*.png")
+    forms: dict[str, Callable[[Comparison, Report], str]] = {
+        f"{report.stem}_report.md": partial(markdown.render, pictures=shown),
         f"{report.stem}_report.html": html.render,
         f"{report.data}.json": json.render,
         f"{report.data}.csv": csv.render,
     }
-
-
-def documents(comparison: Comparison, report: Report, pictures: Iterable[str]) -> dict[str, str]:
-    """Return every document of a report by the name of its file. pictures: names of files in the same folder."""
-    shown = fnmatch.filter(pictures, "*.png")
-    return {name: render(comparison, report) for name, render in renderers(report, shown).items()}
-
-
-def write_each(files: Mapping[str, str | bytes], folder: Path) -> list[str]:
-    """Write files into a folder, each whole or not at all. Returns names."""
-    from tensorprimat.system.atomic import write_atomically
-
+    if file:
+        [render] = (render for name, render in forms.items() if name.endswith(file.suffix.lower()))
+        write_atomically(file, render(comparison, report))
+        return []
+    documents = {name: render(comparison, report) for name, render in forms.items()}
+    files: dict[str, str | bytes] = {
+        **(_picture_files("comparison_plot", plot()) if plot else {}),
+        **pictures,
+        **documents,
+    }
     for name, content in files.items():
         write_atomically(folder / name, content)
     return list(files)
+
+
+def _picture_files(stem: str, pictures: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the names of the files of a plot, each with its content."""
+    return {f"{stem}.{form}": content for form, content in pictures.items()}
 
 
 def folders_here() -> list[Path]:
@@ -248,30 +252,3 @@ def _load_matplotlib() -> None:
 
     if canvas.can_draw():
         canvas.load_matplotlib()
-
-
-def write_reports(comparison: Comparison, folder: Path, start_call: StartCall | None) -> list[str]:
-    """Write every report of a comparison, each file whole or not at all. Returns names.
-
-    start_call: draws the plot meanwhile; None leaves the pictures out.
-
-    Where matplotlib is missing everything else is written and stderr says what to install.
-    """
-    from tensorprimat.reports.plots import canvas
-    from tensorprimat.reports.plots import comparison as comparison_plot
-    from tensorprimat.reports.sections import COMPARISON
-
-    pictures: dict[str, bytes] = {}
-    plot = None
-    if start_call and not canvas.can_draw():
-        print(MissingPackageError("matplotlib", needed_for="plots"), file=sys.stderr)
-    elif start_call:
-        plot = start_call(comparison_plot.drawn_as, comparison_plot.drawing_of(comparison))
-        pictures = picture_files("comparison_loss", comparison_plot.losses(comparison))
-    files = documents(comparison, COMPARISON, ["comparison_plot.png", *pictures] if plot else pictures)
-    return write_each({**(picture_files("comparison_plot", plot()) if plot else {}), **pictures, **files}, folder)
-
-
-def picture_files(stem: str, pictures: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the names of the files of a plot, each with its content."""
-    return {f"{stem}.{form}": content for form, content in pictures.items()}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from tensorprimat.cli.shared_options import switch, takes
+from tensorprimat.cli.shared_options import TypedFolder, switch, takes
 from tensorprimat.system.regular import resolved
 
 ENTRIES = {
@@ -41,8 +41,7 @@ def command(
       2  a flag is wrong
     """
     from tensorprimat.analysis.compare import compare
-    from tensorprimat.cli.compare import write_reports
-    from tensorprimat.cli.options import writable_folder
+    from tensorprimat.cli.compare import write_report
     from tensorprimat.mlperf import compare as mlperf_compare
     from tensorprimat.mlperf.library import bundled
     from tensorprimat.mlperf.plot import task
@@ -61,9 +60,9 @@ def command(
         for label, name in ENTRIES.items()
     ]
     comparison = compare(loaded)
-    folder = writable_folder("--output-dir", output_dir)
+    folder = TypedFolder(output_dir)
     with second_process() as start_call:
-        write_reports(comparison, folder, start_call)
+        write_report(comparison, COMPARISON, folder, start_call)
     [whole] = mlperf_compare.compare_gpus(
         [entry for entry in bundled().entries if (entry.benchmark, entry.num_gpus) == ("llama31_8b", 8)], *GPUS
     )

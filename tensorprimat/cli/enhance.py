@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorprimat.cli import options, shared_options
-from tensorprimat.cli.compare import PLACES, documents, folders_here, picture_files, write_each, write_one
+from tensorprimat.cli.compare import PLACES, folders_here, write_report
 from tensorprimat.cli.shared_options import argument, switch, takes, typed_option, with_options
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.folders import DEFAULT_FOLDER
@@ -63,7 +64,6 @@ def command(
     from tensorprimat.analysis.compare import compare
     from tensorprimat.analysis.sides import labels_of
     from tensorprimat.reports.json import render
-    from tensorprimat.reports.plots import comparison as comparison_plot
     from tensorprimat.reports.sections import ENHANCED
     from tensorprimat.session import sides
     from tensorprimat.session.sides import laid_over
@@ -75,14 +75,7 @@ def command(
     loaded, problems = sides.load_sides(arguments, by_argument=any(one.name is not None for one in arguments))
     options.say_each(problems)
     comparison = compare(laid_over(loaded, stated, labels_of), choices=chosen)
-    files: list[str] = []
-    if file := options.named_file("--output-dir", output_dir, options.REPORT_ENDINGS):
-        write_one(comparison, ENHANCED, file)
-    else:
-        folder = options.writable_folder("--output-dir", output_dir)
-        drawn = {} if no_plot else options.drawn_if_possible(lambda: comparison_plot.metrics(comparison))
-        pictures = picture_files("enhanced_plot", drawn)
-        files = write_each({**pictures, **documents(comparison, ENHANCED, pictures)}, folder)
+    files = write_report(comparison, ENHANCED, output_dir, None if no_plot else partial)
     if json:
         print(render(comparison, ENHANCED), end="")
     else:
