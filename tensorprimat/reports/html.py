@@ -10,6 +10,7 @@ import base64
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def tables_page(tables: Sequence[Table], *, heading: str) -> str:
     )
 
 
+@cache  # with its compiled templates
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
