@@ -250,7 +250,12 @@ def _variants(name: str) -> tuple[Gpu, ...]:
 
 
 def _of_plain_name(plain: str) -> tuple[Gpu, ...]:
-    return tuple(gpu for gpu in gpus() if plain and plain in {plain_name(name) for name in (gpu.name, *gpu.names)})
+    return tuple(gpu for gpu in gpus() if plain and plain in _plain_names(gpu.name, *gpu.names))
+
+
+@cache
+def _plain_names(*names: str) -> frozenset[str]:
+    return frozenset(map(plain_name, names))
 
 
 _IN_BRACKETS = re.compile(r"\(([^()]{1,80})\)")
