@@ -21,7 +21,7 @@ benchmark: $(READY)   ## benchmark this machine (3 runs of every model), compare
 
 # Three processes for two cores: many tests wait for a program that they started.
 test: $(READY)        ## run the test suite
-	$(PY) -m pytest -n 3 --dist worksteal -m "not fuzz and not thorough and not walkthrough"
+	$(PY) -m pytest -n 3 --dist worksteal -m "not fuzz and not thorough and not walkthrough and not slurm"
 
 test-docs: $(READY)    ## run the commands of the documentation's pages that train
 	$(PY) -m pytest -n 2 -m walkthrough tests/test_docs_commands.py
