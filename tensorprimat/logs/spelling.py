@@ -43,6 +43,7 @@ _ANY_DIGIT = str.maketrans("012345678", "9" * 9)
 _UNEVEN = re.compile(r"lr\b|lr[ (:_]|learning|norm|scale|epoch|eta\b|version", re.IGNORECASE)
 """Metrics that frameworks print with %g or that change their size by much."""
 _WRITTEN = r"(?P<value>\d{1,3}(?:[ '\u00a0\u2009\u202f\u2019]\d{3})+(?:\.\d{1,20})?|\d{1,9}(?: ?\*{1,2} ?\d{1,9})+)"
+_MAY_BE_WRITTEN = re.compile(r"\d(?:[ '\u00a0\u2009\u202f\u2019]\d{3}| ?\*)")  # most lines contain none: saves time
 _RATE = r"(?P<name>(?:tok(?:en)?s?|samples?)/s(?:ec|econd)?(?:/gpu)?)"
 _NO_NUMBERS = (
     re.compile(
@@ -90,7 +91,8 @@ def unread_numbers(log: Log) -> list[Notice]:
     head = list(log.head())
     if any(headers.LINE_OF_A_PROGRAM.match(text) for _, text in head):
         return []
-    found = ((line, form.search(text[:_LONGEST_ROW])) for line, text in head for form in _NO_NUMBERS)
+    may_be = ((line, text[:_LONGEST_ROW]) for line, text in head if _MAY_BE_WRITTEN.search(text))
+    found = ((line, form.search(text)) for line, text in may_be for form in _NO_NUMBERS)
     return [
         Notice("number_unread", "numbers", line=line, name=match["name"], value=repr(match["value"]))
         for line, match in islice(((line, match) for line, match in found if match), 1)
