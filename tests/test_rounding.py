@@ -127,7 +127,8 @@ def test_errors_cancel_only_where_several_neighbouring_values_are_frequent() -> 
 
 
 @in_each(
-    ("values", "unit"), [([0.9, 1.0], 0.1), ([0.009, 0.01], 0.001), ([12_300, 12_500], 100), ([0.94123456789], None)]
+    ("values", "unit"),
+    [([0.9, 1.0], 0.1), ([0.009, 0.01], 0.001), ([12_300, 12_500], 100), ([0.94123456789], None), ([1.0004, 2], 1e-4)],
 )
 def test_the_printed_unit_is_the_largest_that_writes_all_values(values: list[float], unit: float | None) -> None:
     assert printed_unit(np.array(values)) == pytest.approx(unit)
