@@ -109,14 +109,6 @@ def has_room_in_memory() -> bool:
     return runs and state.f_bavail * state.f_frsize >= FREE_BYTES
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of modules with torch first: one worker of xdist gets them all.
-
-    The first model, compilation and profile of a process take seconds longer than later ones.
-    """
-    items.sort(key=lambda item: not hasattr(getattr(item, "module", None), "torch"))
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run in which tests were collected but every one was skipped: it proves nothing."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
