@@ -60,7 +60,7 @@ def test_the_final_rate_of_the_trainer_counts_one_process(shared, name):
     result = logs.read(shared / "cases" / "J-hf-tokens-per-process" / name)
     figures = result.performance_metrics
     assert (figures.tokens_per_second, figures.tokens_per_second_per_gpu) == (32768, 4096)
-    assert any("printed 4,096.0, which counts one process" in warning for warning in result.warnings)
+    assert ("process_rate_corrected", 4096) in [(one.code, one.values.get("printed")) for one in result.remarks]
 
 
 def means(*, gpus=None, length=2048, samples=16.0, **printed):

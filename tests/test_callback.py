@@ -178,7 +178,7 @@ def test_a_batch_may_hold_the_label_of_the_last_token_too(tmp_path):
     callback = BenchmarkCallback(output_dir=str(tmp_path), print_every=0, training_config={"sequence_length": 7})
     result = fit(callback)
     assert (result.training_config.sequence_length, result.performance_metrics.tokens_per_step) == (7, 2 * 7)
-    assert not [warning for warning in result.warnings if "stated as" in warning]
+    assert "setting_of_batches" not in [one.code for one in result.remarks]
 
 
 def test_sequences_of_varying_length_are_counted(callback):
@@ -231,7 +231,7 @@ def test_accumulation_under_nemo_comes_from_its_sizes_and_not_from_the_batch_hoo
     sizes = (config.micro_batch_size, config.global_batch_size, config.data_parallel_size)
     assert sizes == (1, 4, 1)
     assert config.gradient_accumulation_steps == 4
-    assert any("NeMo is tuned for NVIDIA GPUs and ran on CPU" in warning for warning in callback.result.warnings)
+    assert ("nvidia_recipe", "CPU") in [(one.code, one.values.get("machine")) for one in callback.result.remarks]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_rate_that_no_batch_turns_into_a_time_is_said_to_be_unchecked(tmp_path
     assert any("not checked against the timestamps" in one and "--global-batch-size" in one for one in result.warnings)
     stated = logs.read(tmp_path / "run.log", facts=UserFacts(global_batch_size=32))
     assert stated.audit.ratio == pytest.approx(1.0, abs=0.02)
-    assert not any("not checked" in warning for warning in stated.warnings)
+    assert "rates_unchecked" not in [one.code for one in stated.remarks]
 
 
 def test_the_command_line_gives_model_and_sequence_length_with_a_warning(tmp_path):
@@ -122,14 +122,14 @@ def test_the_command_line_gives_model_and_sequence_length_with_a_warning(tmp_pat
     scores = "chosen_last_scores (higher is better) : 2.8, acc (higher is better) : 0.49"
     pairs = read(tmp_path, command, scores, timer(10, 160.0), timer(20, 128.0))
     assert (pairs.training_config.sequence_length, pairs.performance_metrics.tokens_per_second) == (None, None)
-    assert any("each sample is a chosen and a rejected sequence" in warning for warning in pairs.warnings)
+    assert "samples_of_pairs" in [one.code for one in pairs.remarks]
 
 
 def test_learning_rate_and_skipped_steps_come_from_the_schedulers_line(tmp_path):
     schedule = "[INFO] [logging.py:96:log_dist] [Rank 0] step=20, skipped=3, lr=[9.6e-06, 9.6e-06], mom=[(0.9, 0.95)]"
     result = read(tmp_path, timer(10, 160.0), schedule, timer(20, 128.0))
     assert result.steps[1].learning_rate == 9.6e-06
-    assert any("skipped 3 steps" in warning for warning in result.warnings)
+    assert ("updates_overflowed", "3 steps") in [(one.code, one.values.get("skipped")) for one in result.remarks]
 
 
 def test_a_line_repeated_by_another_rank_counts_once_and_a_restart_is_a_segment(tmp_path):
@@ -156,7 +156,7 @@ def test_iterations_of_reinforcement_learning_hold_their_generation(tmp_path):
     result = read(tmp_path, *(line.format(4.0, 16.0) for _ in range(3)), timer(10, 160.0))
     assert result.raw_step_times == [4.0, 4.0, 4.0]
     assert result.performance_metrics.samples_per_second == pytest.approx(16.0)
-    assert any("generation included" in warning for warning in result.warnings)
+    assert "steps_of_rl" in [one.code for one in result.remarks]
 
 
 def test_an_old_log_of_running_means_alone_has_only_the_last_of_them(tmp_path):

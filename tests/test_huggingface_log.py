@@ -53,7 +53,7 @@ def test_one_summary_per_rank_is_one_run_of_means(read_text):
     assert performance.tokens_per_second_per_gpu == pytest.approx(1.196 * 512 / 8)
     assert performance.reported.runtime_seconds == 836.4
     assert (len(result.steps), performance.std_step_time_seconds, len(result.runs)) == (0, None, 1)
-    assert any("no variance" in warning for warning in result.warnings)
+    assert "means_only" in [one.code for one in result.remarks]
 
 
 def test_a_summary_alone_says_that_a_resumed_run_may_be_too_fast(read_text):
@@ -199,7 +199,7 @@ def test_the_warnings_of_an_untimed_resume_are_not_those_of_the_timed_training(r
     assert result.performance_metrics.measured_steps == 50
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.270123, rel=1e-5)
     assert not [warning for warning in result.warnings if "step times" in warning and "unknown" in warning]
-    assert not [warning for warning in result.warnings if "has no step times" in warning]
+    assert {"means_only", "figure_of_run_only", "summary_only"}.isdisjoint(one.code for one in result.remarks)
 
 
 def state(**more):
@@ -358,7 +358,7 @@ def test_the_clock_of_a_resumed_training_excludes_the_steps_before(read_text):
     rows = [factory(n, 6 * n) for n in range(10, 310, 10)] + [factory(n, 6 * (n - 300)) for n in range(310, 510, 10)]
     result = read_text("".join(rows))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(6.0)
-    assert not [warning for warning in result.warnings if "the framework reported" in warning]
+    assert "reported_differs" not in [one.code for one in result.remarks]
 
 
 RESUMED = HEADER + "  Continuing training from checkpoint, will skip to saved global_step\n"
@@ -370,7 +370,9 @@ ALL_SAMPLES = "{'train_runtime': 320.0, 'train_samples_per_second': 8.0, 'train_
 def test_rates_of_a_resumed_training_count_only_the_steps_that_its_clock_timed(read_text):
     result = read_text(RESUMED + STATED + f"{FEW_STEPS}\n{ALL_SAMPLES}\n")
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 4 / 40)
-    assert any("resumed at step 36, but the summary counts all 40 steps" in warning for warning in result.warnings)
+    assert ("resume_corrected", "resumed at step 36", "40") in [
+        (one.code, one.values.get("what"), one.values.get("whole")) for one in result.remarks
+    ]
     newer = "  Resuming training from checkpoint with epoch 0 and global step 36\n"
     assert read_text(HEADER + newer + f"{FEW_STEPS}\n{ALL_SAMPLES}\n").warnings == result.warnings
     assert read_text(HEADER + f"{FEW_STEPS}\n{ALL_SAMPLES}\n").performance_metrics.samples_per_second == 8.0  # fresh
@@ -393,7 +395,7 @@ def test_rates_that_count_only_the_steps_since_a_resume_stay_as_they_are(read_te
     for text in (RESUMED + STATED + FEW_STEPS, HEADER + FEW_STEPS):
         result = read_text(f"{text}\n{since}\n{row()}\n")
         assert result.performance_metrics.samples_per_second == 0.8
-        assert not any("summary counts" in warning for warning in result.warnings)
+        assert "resume_corrected" not in [one.code for one in result.remarks]
 
 
 def test_rates_of_a_training_that_stopped_early_count_only_its_own_steps(read_text):
@@ -401,7 +403,9 @@ def test_rates_of_a_training_that_stopped_early_count_only_its_own_steps(read_te
     summary = ALL_SAMPLES.replace("320.0", "301.0").replace("0.125", "0.133")
     result = read_text(HEADER + f"{early}\n{summary}\n{row()}\n")
     assert result.performance_metrics.samples_per_second == pytest.approx(8.0 * 30 / 40)
-    assert any("stopped at step 30, but the summary counts all 40 steps" in warning for warning in result.warnings)
+    assert ("resume_corrected", "stopped at step 30", "40") in [
+        (one.code, one.values.get("what"), one.values.get("whole")) for one in result.remarks
+    ]
 
 
 def test_the_last_drawing_alone_shows_an_early_stop_and_no_resume(read_text):

@@ -60,7 +60,7 @@ def test_neuronx_without_step_times_has_a_rate_over_a_window_of_steps(read_text:
     assert result.provenance.format == "neuronx"
     assert result.performance_metrics.samples_per_second == pytest.approx(128)
     assert (result.steps[3].loss, result.steps[3].gradient_norm) == (9.96, 1.25)
-    assert any("sliding window of steps of unknown size" in warning for warning in result.warnings)
+    assert "windows_unknown" in [one.code for one in result.remarks]
 
 
 def test_a_batch_of_awss_examples_is_a_step_with_a_rate_over_all_gpus(read_text: Any) -> None:

@@ -60,7 +60,7 @@ def test_the_gpus_of_automodel_follow_from_its_rates_and_its_version(
     opening = f"2026-01-05 08:00:00 | INFO | root | - nemo_automodel: {version} (/opt/nemo)\n" if version else ""
     result = read_text(log("automodel", before=f"{opening}  tp_size: {tensor_parallel}\n  pp_size: 1\n"))
     assert (result.training_config.num_gpus, result.training_config.framework_version) == (gpus, version)
-    assert any("data- and context-parallel" in warning for warning in result.warnings) == (gpus is None)
+    assert ("rate_of_replicas" in [one.code for one in result.remarks]) == (gpus is None)
 
 
 def test_a_line_like_the_start_of_another_framework_hides_no_setting_before_it(read_text: Any) -> None:
@@ -180,7 +180,7 @@ def test_windows_of_unknown_size_keep_all_rows_with_a_warning(read_text: Any) ->
     )
     result = read_text(text + "\n")
     assert result.performance_metrics.tokens_per_second == pytest.approx(32768)
-    assert any("sliding window of steps of unknown size" in warning for warning in result.warnings)
+    assert "windows_unknown" in [one.code for one in result.remarks]
 
 
 def test_composers_batches_continue_their_numbers_in_a_later_epoch(read_text: Any) -> None:
@@ -446,4 +446,6 @@ def test_steps_of_verl_with_a_validation_are_left_out_where_other_steps_exist(re
 def test_steps_that_all_hold_a_validation_are_measured_with_a_warning(read_text):
     result = read_text(verl_rows(validated_every=1, included=True))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(30.0)
-    assert any("every measured row includes a validation" in warning for warning in result.warnings)
+    assert ("work_in_every_row", "a validation or checkpoint") in [
+        (one.code, one.values.get("work")) for one in result.remarks
+    ]

@@ -24,7 +24,8 @@ def test_rates_of_steps_of_unknown_tokens_are_weighted_by_the_dates_of_their_row
     result = read_text("\n".join(dated) + "\n")
     assert result.performance_metrics.tokens_per_second == pytest.approx(ALL_OVER_ALL, rel=0.01)
     assert result.performance_metrics.avg_step_time_seconds is None
-    assert [warning for warning in result.warnings if "weighted by the timestamps of the rows" in warning]
+    (how,) = [one.values["how"] for one in result.remarks if one.code == "rates_weighted"]
+    assert how.startswith("are weighted by the timestamps of the rows")
 
 
 def test_rates_of_steps_of_unknown_tokens_are_weighted_by_the_progress_bar(read_text: Any) -> None:
@@ -40,7 +41,8 @@ def test_rates_without_any_clock_are_weighted_by_the_tokens_of_the_loss(read_tex
     rows = [automodel(n, RATES[n], f" | num_label_tokens {TOKENS[n] // 2}")[22:] for n in range(40)]
     result = read_text("\n".join(rows) + "\n")
     assert result.performance_metrics.tokens_per_second == pytest.approx(ALL_OVER_ALL, rel=1e-4)
-    assert [warning for warning in result.warnings if "weighted by the tokens that enter the loss" in warning]
+    (how,) = [one.values["how"] for one in result.remarks if one.code == "rates_weighted"]
+    assert how.startswith("are weighted by the tokens that enter the loss")
 
 
 def test_rows_without_tokens_or_time_have_a_warning_about_their_mean(read_text: Any) -> None:
@@ -96,5 +98,5 @@ def test_automodels_rate_per_data_parallel_rank_gives_the_gpus_with_the_other_si
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(131072 / 32)
     stated = read_text(f"World size: 32\n{log('automodel')}")
     assert stated.performance_metrics.tokens_per_second_per_gpu == pytest.approx(131072 / 32)
-    assert not [warning for warning in (*result.warnings, *stated.warnings) if "parallel ranks only" in warning]
-    assert [warning for warning in read_text(log("automodel")).warnings if "parallel ranks only" in warning]
+    assert "rate_of_replicas" not in [one.code for one in (*result.remarks, *stated.remarks)]
+    assert "rate_of_replicas" in [one.code for one in read_text(log("automodel")).remarks]

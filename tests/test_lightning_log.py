@@ -136,7 +136,7 @@ def test_a_progress_bars_last_drawing_gives_a_reported_mean(tmp_path):
     result = read(tmp_path, "Sanity Checking", drawings, name="train.log")
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.8)
     assert (result.performance_metrics.basis, result.raw_step_times) == ("reported_means", [])
-    assert any("200 batches" in warning for warning in result.warnings)
+    assert ("time_of_batches", 200) in [(one.code, one.values.get("batches")) for one in result.remarks]
 
 
 def test_the_first_epoch_is_left_out_where_there_are_more(tmp_path):

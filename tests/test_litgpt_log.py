@@ -69,9 +69,9 @@ def test_where_a_step_is_one_iteration_every_printed_step_has_a_time(tmp_path):
 
 def test_a_pretraining_without_any_other_clock_says_that_its_waits_are_unknown(tmp_path):
     pretraining = rows(per_step=1, steps=9, ms=200.0)
-    assert any("leaves the wait for data out" in text for text in read(tmp_path, ARGUMENTS, *pretraining).warnings)
+    assert "wait_unknown" in [one.code for one in read(tmp_path, ARGUMENTS, *pretraining).remarks]
     finetuning = [line.partition(" remaining")[0] for line in pretraining]
-    assert not any("wait for data" in text for text in read(tmp_path, ARGUMENTS, *finetuning).warnings)
+    assert "wait_unknown" not in [one.code for one in read(tmp_path, ARGUMENTS, *finetuning).remarks]
 
 
 def test_the_total_time_of_a_run_with_rows_between_steps_gives_a_mean(tmp_path):

@@ -66,7 +66,7 @@ def test_a_step_time_is_found_by_its_name_and_unit(read_text: ReadText, pattern:
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, abs=0.0005)
     assert result.steps.column("index").tolist() == list(range(1, 31))
     assert result.steps.column("loss")[0] == pytest.approx(8.99)
-    assert any("no known framework prints such rows" in warning for warning in result.warnings)
+    assert "no_framework" in [one.code for one in result.remarks]
 
 
 @in_each("pattern", NO_ROWS)
@@ -219,7 +219,9 @@ def test_steps_with_a_validation_before_their_row_are_not_measured(read_text: Re
     lines[20] = lines[20].replace("step time 500 ms", "step time 9000 ms")
     result = read_text("\n".join([*lines[:20], "validation: perplexity 12.1", *lines[20:], ""]))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, abs=0.0005)
-    assert any("1 left out because they include a validation or checkpoint" in one for one in result.warnings)
+    assert ("steps_excluded", {"steps": 1, "work": "a validation or checkpoint"}) in [
+        (one.code, one.values) for one in result.remarks
+    ]
 
 
 def dated(seconds: float) -> str:
@@ -252,7 +254,7 @@ def every_tenth(name: str, seconds: float | None) -> str:
 def test_the_dates_show_that_a_time_is_that_of_all_steps_since_the_row_before(read_text: ReadText, name: str) -> None:
     result = read_text(every_tenth(name, 5.01))
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(0.501, abs=0.0005)
-    assert any("time is that of all 10 steps since the row before" in warning for warning in result.warnings)
+    assert ("time_of_interval", 10) in [(one.code, one.values.get("interval")) for one in result.remarks]
     assert not any(warning.startswith("audit: ") for warning in result.warnings)
 
 
@@ -267,7 +269,7 @@ def test_a_time_without_a_date_that_may_be_of_ten_steps_is_warned_about(
     read_text: ReadText, name: str, warned: bool
 ) -> None:
     result = read_text(every_tenth(name, None))
-    assert any("step times may be 10 times too long" in warning for warning in result.warnings) == warned
+    assert (("one_step_assumed", 10) in [(one.code, one.values.get("interval")) for one in result.remarks]) == warned
 
 
 def test_rows_of_the_first_rank_that_speaks_count(read_text: ReadText) -> None:

@@ -72,7 +72,7 @@ Num_devices: 8, shape (1, 8, 1)
 def test_the_time_of_a_first_row_that_is_a_dispatch_alone_is_ignored(read_text: Any) -> None:
     result = read_text(log(row(0, 0.04), row(1, 0.01), row(2), row(3), row(4)))
     assert [step.seconds for step in result.steps] == [None, None, 0.5, 0.5, 0.5]
-    assert not any("left out as wrong" in warning for warning in result.warnings)
+    assert "damaged_values" not in [one.code for one in result.remarks]
 
 
 def test_rocm_is_recognised(read_text: Any) -> None:
@@ -86,7 +86,7 @@ def test_the_time_of_the_second_row_is_ignored(read_text: Any, seconds: float) -
     assert [step.seconds for step in result.steps] == [40, None, 0.5, 0.5]
     assert result.steps[1].reported_tokens_per_second_per_gpu is None
     assert result.steps[1].loss == 9.125
-    assert any("1 of 4 rows is left out" in warning for warning in result.warnings)
+    assert ("times_without_wait", {"untimed": 1, "rows": 4}) in [(one.code, one.values) for one in result.remarks]
     performance = result.performance_metrics
     assert performance.measured_time_seconds == pytest.approx(0.5 * performance.measured_steps)
 
@@ -97,7 +97,7 @@ def test_the_time_of_a_third_row_is_ignored_if_it_is_short_by_that_of_the_second
 ) -> None:
     result = read_text(log(row(0, 40), row(1, second), row(2, third), row(3, 1.0), row(4, 1.0)))
     assert (result.steps[2].seconds is not None) == known
-    assert any("by which the third is short" in warning for warning in result.warnings) != known
+    assert ("third_rows_left_out" in [one.code for one in result.remarks]) != known
 
 
 def of_a_device(steps: int, *, every: int, evaluation: float, dispatch: float = 0.02) -> list[str]:
@@ -150,7 +150,9 @@ def test_a_log_that_ends_after_an_evaluation_contradicts_no_date(read_text: Any,
     assert (last.seconds is None, last.reported_tokens_per_second_per_gpu is None) == (steps == 31, steps in (31, 32))
     waits = sum(step.interrupted_by == "validation" and step.covers == 2 for step in result.steps)
     untimed = 1 + waits + (steps == 31)
-    assert any(f"the time of {untimed} of {len(result.steps)} rows is left out" in text for text in result.warnings)
+    assert ("times_without_wait", {"untimed": untimed, "rows": len(result.steps)}) in [
+        (one.code, one.values) for one in result.remarks
+    ]
 
 
 @in_each(
@@ -209,16 +211,16 @@ def test_the_rows_of_a_batch_ramp_up_have_times_but_no_rates(read_text: Any) -> 
     result = read_text(log(*ramp, row(3), row(4), row(5)))
     assert (result.steps[2].seconds, result.steps[2].tokens) == (0.25, 4096)
     assert result.steps[2].reported_tokens_per_second_per_gpu is None
-    assert any("3 of 6 rows belong to the batch ramp-up" in warning for warning in result.warnings)
+    assert ("rows_of_ramp_up", {"ramping": 3, "rows": 6}) in [(one.code, one.values) for one in result.remarks]
 
 
 def test_padding_does_not_count_as_tokens(read_text: Any) -> None:
     result = read_text(log(*(row(n, weights=TOKENS // 2) for n in range(6))))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(2048)
-    assert any("the framework reported" in warning for warning in result.warnings)
-    assert sum("do not count padding" in warning for warning in result.warnings) == 1
+    assert "reported_differs" in [one.code for one in result.remarks]
+    assert [one.code for one in result.remarks].count("rate_without_padding") == 1
     full = read_text(log(*(row(n) for n in range(6))))
-    assert not any("padding" in warning for warning in full.warnings)
+    assert "rate_without_padding" not in [one.code for one in full.remarks]
 
 
 def test_rows_quoted_after_prose_form_a_segment_of_their_own(read_text: Any) -> None:

@@ -341,7 +341,7 @@ def test_a_log_of_step_time_lines_alone_is_read_with_a_warning_about_missing_fac
     assert [step.line for step in result.steps] == list(range(2, 9))
     assert result.steps[0].seconds == 2.20
     assert result.steps[-1].reported_tflops_per_gpu is None  # what it prints where it cannot tell
-    assert any("counted from 1" in warning for warning in result.warnings)
+    assert "iterations_counted" in [one.code for one in result.remarks]
     assert result.performance_metrics.tokens_per_second is not None
 
 

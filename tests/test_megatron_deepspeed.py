@@ -57,7 +57,7 @@ def test_rows_of_name_and_value_are_read_as_megatrons(tmp_path: Path) -> None:
     assert result.provenance.format == "megatron"
     assert result.training_config.global_batch_size == GBS
     assert result.training_config.sequence_length == LENGTH
-    assert not any("rows also fit" in warning for warning in result.warnings)
+    assert "formats_doubted" not in [one.code for one in result.remarks]
     metrics = result.performance_metrics
     assert metrics.avg_step_time_seconds == pytest.approx(62.901, rel=1e-4)
     assert metrics.tokens_per_second_per_gpu == pytest.approx(GBS * LENGTH / GPUS / 62.901, rel=1e-4)

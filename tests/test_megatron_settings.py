@@ -165,7 +165,7 @@ def test_yaml_dumps_are_read_and_placeholders_are_reported(tmp_path: Path) -> No
     result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])
     assert result.training_config.sequence_length == 4096
     assert result.training_config.micro_batch_size == 2
-    assert any("default of an environment variable" in warning for warning in result.warnings)
+    assert "default_of_variable" in [one.code for one in result.remarks]
     assert result.model.name == "llama"
     assert result.gpu_info.device_name == "MI300X"
 
@@ -193,7 +193,7 @@ def test_resolved_arguments_beat_the_yaml(tmp_path: Path) -> None:
     dump = ["seq_length: ${PRIMUS_SEQ_LENGTH:4096}", "  seq_length ............... 8192"]
     result = read(tmp_path, dump + [row("P3", i, 2500.0) for i in (1, 2, 3)])
     assert result.training_config.sequence_length == 8192
-    assert not any("default of an environment variable" in warning for warning in result.warnings)
+    assert "default_of_variable" not in [one.code for one in result.remarks]
 
 
 def test_a_wrong_sequence_length_is_named_with_the_length_that_reconciles_it(tmp_path: Path) -> None:

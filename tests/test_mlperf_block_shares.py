@@ -191,7 +191,7 @@ def test_the_loss_row_of_a_slow_step_is_not_a_second_slow_step(tmp_path):
         journal.say("eval_stop", None, 0.6, samples_count=16384 * (step + 1), step=step + 1)
     journal.say("run_stop", None, 0.0, samples_count=16384 * len(paces), status="success")
     result = journal.read(tmp_path / "run.txt")
-    assert not any("times as long" in warning for warning in result.warnings)
+    assert {"pace_changes", "stamps_too_coarse"}.isdisjoint(one.code for one in result.remarks)
     assert result.performance_metrics.samples_per_second == pytest.approx(16384 * len(paces) / sum(paces), rel=1e-3)
 
 
@@ -217,7 +217,7 @@ def test_a_block_whose_throughput_includes_evaluation_is_timed_by_its_marks(tmp_
     metrics = result.performance_metrics
     assert metrics.samples_per_second == pytest.approx(12288 / 1200, rel=1e-3)
     assert sum(step.covers for step in result.steps) == 5 * 192
-    assert any("the framework reported" in warning for warning in result.warnings)
+    assert "reported_differs" in [one.code for one in result.remarks]
     assert not any(warning.startswith("audit") for warning in result.warnings)
 
 
@@ -254,7 +254,7 @@ def test_tokens_of_reinforcement_learning_are_those_that_the_log_counts(tmp_path
     result = journal.read(tmp_path / "run.txt")
     assert result.performance_metrics.tokens_per_second == pytest.approx(6000.0)
     assert result.training_config.sequence_length is None
-    assert any("65,536 is the maximum" in warning for warning in result.warnings)
+    assert ("length_is_maximum", 65536) in [(one.code, one.values.get("length")) for one in result.remarks]
 
 
 def test_a_benchmark_whose_rules_are_not_known_has_samples_but_no_tokens(tmp_path):
@@ -299,7 +299,7 @@ def test_the_lines_of_the_launcher_tell_device_and_gpus_where_no_description_is_
     assert {"device_name", "num_gpus"} <= set(result.provenance.assumed)
     relaunched = launched(tmp_path, *(f"{task}: slurm2pytorch: WORLD_SIZE={8 * task}" for task in (1, 2)))
     assert relaunched.training_config.num_gpus is None
-    assert any("the launcher states 8 and 16 processes" in warning for warning in relaunched.warnings)
+    assert ("processes_unclear", "8 and 16") in [(one.code, one.values.get("stated")) for one in relaunched.remarks]
     assert launched(tmp_path, *(f"{task}: hello" for task in range(8))).training_config.num_gpus == 8
 
 

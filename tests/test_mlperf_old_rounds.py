@@ -35,7 +35,7 @@ def test_a_block_start_that_counts_steps_does_not_count_as_samples(tmp_path):
     result = journal.read(tmp_path / "run.txt")
     assert [step.covers for step in result.steps] == [192, 48, 48, 48]
     assert result.performance_metrics.samples_per_second == pytest.approx(2688 / (2160 + 3 * 540))
-    assert any("count as training" in warning for warning in result.warnings)
+    assert "evaluation_counts" in [one.code for one in result.remarks]
 
 
 def test_step_times_by_the_name_of_2023_are_rows(tmp_path):
@@ -68,4 +68,4 @@ def test_evaluations_with_a_time_of_their_own_need_no_warning(tmp_path):
         journal.say("eval_stop", samples_count=number * 384)
     journal.say("run_stop", None, 0.0, samples_count=3 * 384, status="success")
     result = journal.read(tmp_path / "run.txt")
-    assert not any("count as training" in warning for warning in result.warnings)
+    assert "evaluation_counts" not in [one.code for one in result.remarks]

@@ -103,7 +103,9 @@ def test_other_work_that_a_derived_script_announces_in_its_own_words_is_marked(r
     lines = [line for n, row in enumerate(rows, 1) for line in ([words, row] if n % 10 == 0 else [row])]
     result = read_text(log(*lines))
     assert result.performance_metrics.max_step_time_seconds == pytest.approx(0.5)
-    assert any("4 left out because they include a validation or checkpoint" in one for one in result.warnings)
+    assert ("steps_excluded", {"steps": 4, "work": "a validation or checkpoint"}) in [
+        (one.code, one.values) for one in result.remarks
+    ]
 
 
 @in_each("distance, left_out", [(50, True), (0, False)])

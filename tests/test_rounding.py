@@ -38,7 +38,7 @@ FORMS = {
 def test_a_time_that_is_printed_with_one_digit_may_be_half_of_it_off(read_text: Any, form: str) -> None:
     result = read_text(rows(form, times_of(0.94, 0.004)))
     assert result.provenance.rounding == pytest.approx(0.05 / 0.94, rel=0.15)
-    assert [warning for warning in result.warnings if "printed" in warning]
+    assert "printed_coarsely" in [one.code for one in result.remarks]
 
 
 @in_each(
@@ -53,7 +53,7 @@ def test_a_time_that_is_printed_with_one_digit_may_be_half_of_it_off(read_text: 
 def test_a_time_that_is_printed_finely_has_its_own_error(read_text: Any, form: str, times: Any, error: float) -> None:
     result = read_text(rows(form, [float(t) for t in times]))
     assert (result.provenance.rounding or 0.0) == pytest.approx(error)
-    assert not any("printed" in warning for warning in result.warnings)
+    assert "printed_coarsely" not in [one.code for one in result.remarks]
 
 
 @in_each(

@@ -113,7 +113,7 @@ def test_a_resume_that_states_no_settings_has_those_of_the_training_before(name:
     assert_figures_of(result, LONG)
     assert result.training_config.sequence_length == LONG.length
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(LONG.tokens_per_gpu, rel=0.004)
-    assert any("are taken from the training before it" in warning for warning in result.warnings)
+    assert "settings_inherited" in [one.code for one in result.remarks]
 
 
 @in_each("name", ["megatron", "torchtitan", "maxtext", "nemo", "nanochat"])

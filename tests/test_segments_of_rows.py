@@ -65,7 +65,7 @@ def test_a_night_between_two_rows_is_not_a_step_time(read: Reader) -> None:
 def test_a_stall_or_a_slow_start_is_not_another_speed(read: Reader) -> None:
     rows = JOBS["litgpt"](LONG)
     slow = [line.replace("iter time: 2000.00", "iter time: 9000.00") if "iter 21 " in line else line for line in rows]
-    assert not any("no line says why" in warning for warning in read(slow).warnings)
+    assert "pace_changes" not in [one.code for one in read(slow).remarks]
 
 
 def test_rows_whose_batch_becomes_smaller_are_another_training(read: Reader) -> None:
@@ -88,7 +88,7 @@ def test_rows_at_another_speed_without_settings_do_not_take_those_of_the_job_bef
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(OTHER.seconds, rel=0.004)
     assert result.training_config.global_batch_size is None
     assert result.performance_metrics.tokens_per_second is None
-    assert any("runs at another speed than the training before it" in warning for warning in result.warnings)
+    assert "settings_not_inherited" in [one.code for one in result.remarks]
 
 
 def test_rows_that_name_another_world_size_are_another_training(read: Reader) -> None:
@@ -128,7 +128,7 @@ def test_rows_that_hold_more_tokens_than_the_settings_allow_are_reported(read: R
     banner = [line for line in JOBS["maxtext"](LONG) if "completed step" not in line]
     rows = [line for line in JOBS["maxtext"](replace(LONG, length=4096, seconds=4.0)) if "completed step" in line]
     result = read(banner, rows)
-    assert any("settings and rows may be of different jobs" in warning for warning in result.warnings)
+    assert "work_of_rows" in [one.code for one in result.remarks]
 
 
 @pytest.mark.parametrize(("name", "changes"), [("metrics table", {"length": 1024}), ("composer", {"batch": 16})])

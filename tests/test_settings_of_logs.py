@@ -172,7 +172,7 @@ def test_axolotls_rate_and_memory_are_read_and_what_the_rate_counts_is_reported(
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(4096.5)
     assert result.memory_metrics.peak_memory_allocated_gb == pytest.approx(40.25 * GIB / 1e9)
     assert result.memory_metrics.peak_memory_reserved_gb == pytest.approx(44.5 * GIB / 1e9)
-    assert any("axolotl counts" in warning for warning in result.warnings)
+    assert "rate_of_loss_tokens" in [one.code for one in result.remarks]
 
 
 def llama_factory(step: int, seconds: float = 2.5, tokens: int = 65536) -> str:

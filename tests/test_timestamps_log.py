@@ -29,7 +29,7 @@ def test_rows_are_timed_from_their_timestamps_with_a_warning(read_text: Any) -> 
     assert (result.provenance.format, result.provenance.timing) == ("timestamps", "timestamps")
     assert performance.avg_step_time_seconds == pytest.approx(2.0)
     assert performance.tokens_per_second == pytest.approx(4096)
-    assert any("timed from timestamps (known to 0.001 s)" in warning for warning in result.warnings)
+    assert ("timed_by_timestamps", 0.001) in [(one.code, one.values.get("resolution")) for one in result.remarks]
     assert (result.steps[3].loss, result.training_config.max_steps) == (2.996, 500)
 
 

@@ -189,4 +189,4 @@ def test_the_result_names_what_ran_and_warns(tmp_path):
     result = store.load(tmp_path / "result.json")
     assert result.training_config.compile is False
     assert result.training_config.fused_kernels == "linear cross-entropy, AdamW"
-    assert [warning for warning in result.warnings if "4 of 4 layers ran without it" in warning]
+    assert ("layers_uncompiled", {"uncompiled": 4, "layers": 4}) in [(one.code, one.values) for one in result.remarks]

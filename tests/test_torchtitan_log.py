@@ -138,7 +138,7 @@ def test_a_rate_of_few_whole_tokens_is_too_coarse_for_a_time(read_text: Any) -> 
     result = read_text(log(row(1, "9"), row(2, "12"), row(3, "13")))
     assert "seconds" not in result.steps.seen
     assert result.performance_metrics.basis == "reported_rates"
-    assert [warning for warning in result.warnings if "which is too coarse for step times" in warning]
+    assert "rate_too_coarse" in [one.code for one in result.remarks]
 
 
 def test_rates_around_the_coarsest_accepted_one_give_every_row_a_time(read_text: Any) -> None:

@@ -77,7 +77,7 @@ def test_ranks_that_share_a_batch_are_named_in_a_warning(read_text: Any) -> None
     )
     result = read_text(text)
     assert result.training_config.num_gpus == 8
-    assert any("2 ranks share a batch" in warning for warning in result.warnings)
+    assert ("tokens_counted_by_ranks", 2) in [(one.code, one.values.get("ranks")) for one in result.remarks]
 
 
 @pytest.mark.parametrize("totals", [False, True])
