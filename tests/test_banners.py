@@ -47,8 +47,8 @@ def test_a_slow_row_of_a_log_that_has_only_rates_is_named(read_text):
         f"Step {n} | loss:1.9 lr:2e-05 tokens_per_second_per_gpu:{500.0 if n == 21 else 15000.0 + n} "
         for n in range(1, 41)
     ]
-    warnings = read_text("\n".join(rows) + "\n").warnings
-    assert "steps: 1 slow row of unknown cause is included: step 21 ran at 0.033 of the median rate" in warnings
+    told = {one.code: one.values for one in read_text("\n".join(rows) + "\n").remarks}["slow_rows"]
+    assert (told["rows"], told["row"], told["share"]) == (1, "step 21", "0.033")
 
 
 def test_a_slow_row_of_one_of_several_runs_names_the_run(read_text):

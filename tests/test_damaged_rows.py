@@ -198,7 +198,7 @@ def test_a_row_with_an_announced_validation_is_no_damage(kind):
 @in_each("rows", [range(10, 11), range(10, 13)])
 def test_a_rate_a_hundred_times_as_low_as_the_others_is_a_slow_row(rows: range, read: Reader) -> None:
     result = read(damaged("torchtune", "per_gpu:16384.5", "per_gpu:14.5", rows))
-    assert any("of unknown cause" in warning and "ran at 0.00" in warning for warning in result.warnings)
+    assert any(one.code == "slow_rows" and one.values["share"].startswith("0.00") for one in result.remarks)
 
 
 def test_two_paces_in_turn_are_no_damage(read):

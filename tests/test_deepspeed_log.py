@@ -97,7 +97,7 @@ def test_rows_that_the_log_refutes_leave_the_figures_to_the_trainers_own_rows(tm
     rows = [row.format(step / 120, step) for step in range(4, 120, 4)]
     result = read(tmp_path, *trainer(56.0), *rows)
     assert (result.provenance.format, result.performance_metrics.avg_step_time_seconds) == ("huggingface", 1.0)
-    assert "read as huggingface, because the rows of deepspeed contradict" in result.warnings[0]
+    assert (result.remarks[0].code, result.remarks[0].values["other"]) == ("other_format", "deepspeed")
     with pytest.raises(TensorPrimatError, match="no figure of this log can be trusted"):
         logs.read(tmp_path / "run.log", format="deepspeed")
 
@@ -106,7 +106,7 @@ def test_a_rate_that_no_batch_turns_into_a_time_is_said_to_be_unchecked(tmp_path
     without = [line for line in trainer(32.25) if "batch size" not in line]
     result = read(tmp_path, *without)
     assert result.audit is None
-    assert any("not checked against the timestamps" in one and "--global-batch-size" in one for one in result.warnings)
+    assert ["--global-batch-size"] in [one.values["flags"] for one in result.remarks if one.code == "rates_unchecked"]
     stated = logs.read(tmp_path / "run.log", facts=UserFacts(global_batch_size=32))
     assert stated.audit.ratio == pytest.approx(1.0, abs=0.02)
     assert "rates_unchecked" not in [one.code for one in stated.remarks]
@@ -118,7 +118,7 @@ def test_the_command_line_gives_model_and_sequence_length_with_a_warning(tmp_pat
     result = read(tmp_path, command, timer(10, 160.0), timer(20, 128.0))
     assert (result.model.name, result.training_config.sequence_length) == ("opt-1.3b", 512)
     assert result.training_config.global_batch_size == 8 * 2 * 8
-    assert any(warning.startswith("sequence_length: from max_seq_len") for warning in result.warnings)
+    assert ("length_of_command", "sequence_length") in [(one.code, one.field) for one in result.remarks]
     scores = "chosen_last_scores (higher is better) : 2.8, acc (higher is better) : 0.49"
     pairs = read(tmp_path, command, scores, timer(10, 160.0), timer(20, 128.0))
     assert (pairs.training_config.sequence_length, pairs.performance_metrics.tokens_per_second) == (None, None)

@@ -364,10 +364,20 @@ def test_a_rate_that_is_printed_with_too_few_digits_is_left_out_or_reported(read
     text = "".join(nemo_rl(n, 0.4).replace("4096.00", "0.03") + "\n" for n in range(1, 20))
     result = read_text(text)
     assert result.performance_metrics.tokens_per_second_per_gpu is None
-    told = [warning for warning in result.warnings if "printed to" in warning]
+    told = [(one.field, one.values) for one in result.remarks if one.code == "printed_coarsely"]
     assert told == [
-        "tokens_per_second_per_gpu: printed to the nearest 0.01, so it may be 16.7 % off; it is left out",
-        "step_time: printed to the nearest 0.01 s, so it may be 1.2 % off; tokens_per_second is the measurement",
+        (
+            "tokens_per_second_per_gpu",
+            {"unit": "to the nearest 0.01", "error": pytest.approx(1 / 6), "ends": "; it is left out"},
+        ),
+        (
+            "step_time",
+            {
+                "unit": "to the nearest 0.01 s",
+                "error": pytest.approx(0.0125),
+                "ends": "; tokens_per_second is the measurement",
+            },
+        ),
     ]
 
 

@@ -48,8 +48,9 @@ def test_rates_without_any_clock_are_weighted_by_the_tokens_of_the_loss(read_tex
 def test_rows_without_tokens_or_time_have_a_warning_about_their_mean(read_text: Any) -> None:
     result = read_text("".join(torchtune(n + 1, RATES[n]) + "\n" for n in range(40)))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(OF_EQUAL_STEPS)
-    assert len([warning for warning in result.warnings if "have equal weight" in warning]) == 1
-    assert not [warning for warning in read_text(log("torchtune")).warnings if "have equal weight" in warning]
+    (how,) = [one.values["how"] for one in result.remarks if one.code == "rates_weighted"]
+    assert how.startswith("have equal weight")
+    assert "rates_weighted" not in [one.code for one in read_text(log("torchtune")).remarks]
 
 
 def test_a_rate_and_a_time_give_the_tokens_of_a_step(read_text: Any) -> None:
@@ -78,8 +79,8 @@ def test_a_change_of_the_tokens_is_warned_about_once(read_text: Any) -> None:
         f" - perf/total_num_tokens:{100_000 if n < 20 else 200_000} - perf/time_per_step:{1 + n % 3 / 100}"
         for n in range(40)
     ]
-    of_tokens = [text for text in read_text("\n".join(rows) + "\n").warnings if text.startswith("tokens_per_step")]
-    assert of_tokens == ["tokens_per_step: changes at step 21 of the log; the rates include both values"]
+    of_tokens = [one for one in read_text("\n".join(rows) + "\n").remarks if one.field == "tokens_per_step"]
+    assert [(one.code, one.values) for one in of_tokens] == [("tokens_change", {"step": 21})]
 
 
 def test_composers_total_leaves_out_the_tokens_of_its_own_step(read_text: Any) -> None:

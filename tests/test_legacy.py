@@ -96,8 +96,9 @@ def test_placeholders_for_unknown_become_none_with_a_warning(tmp_path):
     result = read(tmp_path, VERSION_1)
     assert result.gpu_info.gpu_cores is None
     assert result.training_config.micro_batch_size is None
-    assert "training_config: micro_batch_size was 'N/A' in this file, which means unknown" in result.warnings
-    assert "gpu_info: gpu_cores was 0 in this file, which means unknown" in result.warnings
+    told = [(one.field, one.values) for one in result.remarks if one.code == "value_unknown"]
+    assert ("training_config", {"key": "micro_batch_size", "value": "'N/A'"}) in told
+    assert ("gpu_info", {"key": "gpu_cores", "value": "0"}) in told
 
 
 @in_each("placeholder", [-1, 0, "N/A", math.inf, "unknown"])
@@ -183,10 +184,9 @@ def test_a_rate_that_the_steps_contradict_is_a_warning_that_names_the_cause(tmp_
 
 def test_a_mean_that_the_steps_contradict_is_a_warning(tmp_path):
     result = read(tmp_path, changed(VERSION_1, performance_metrics={"avg_step_time_seconds": 1.0}))
-    assert (
-        "avg_step_time_seconds: computed 2 but the framework reported 1; the result uses the computed time, the mean "
-        "of the measured rows"
-    ) in result.warnings
+    (told,) = (one.values for one in result.remarks if one.field == "avg_step_time_seconds")
+    assert (told["computed"], told["reported"]) == (2, 1)
+    assert "the result uses the computed time, the mean of the measured rows" in told["told"]
 
 
 def test_memory_taken_from_a_primus_log_is_the_whole_devices_in_gib(tmp_path):

@@ -79,7 +79,7 @@ def test_the_total_time_of_a_run_with_rows_between_steps_gives_a_mean(tmp_path):
     validation = "iter 1600: val loss 2.5000, val time: 40000.00 ms"
     result = read(tmp_path, ARGUMENTS, *lines, validation, "| - Training Time : 680.00 s")
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(3.2)
-    assert any(warning.startswith("step_time: Training Time divided by 200 steps") for warning in result.warnings)
+    assert ("time_of_whole_run", 200) in [(one.code, one.values.get("steps")) for one in result.remarks]
     with pytest.raises(NotALogError, match="no step with all of its iterations"):
         read(tmp_path, ARGUMENTS, *lines[:40], "| - Training Time : 80.00 s")
 

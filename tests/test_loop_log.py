@@ -122,7 +122,7 @@ def test_a_rate_of_tokens_is_found_by_its_name(tmp_path: Path, pattern: str) -> 
     assert result.provenance.format == "loop"
     assert result.performance_metrics.tokens_per_second == pytest.approx(RATES[pattern] * 65405, rel=0.001)
     names_its_scope = "global" in pattern or "gpu" in pattern or "tgs" in pattern
-    assert names_its_scope != any("do not say whether their rate counts all GPUs" in one for one in result.warnings)
+    assert names_its_scope != ("rate_of_all_assumed" in [one.code for one in result.remarks])
 
 
 @in_each(
@@ -234,7 +234,7 @@ def dated(seconds: float) -> str:
 def test_dates_on_the_rows_check_their_times(read_text: ReadText) -> None:
     agreeing = read_text(dated(0.501))
     assert agreeing.provenance.format == "loop"
-    assert not any(warning.startswith("audit: ") or "rows also fit" in warning for warning in agreeing.warnings)
+    assert {"audit", "formats_doubted"}.isdisjoint(one.code for one in agreeing.remarks)
     by_dates = read_text(dated(1.0))  # the printed time leaves half of the step out
     assert by_dates.provenance.format == "timestamps"
     assert by_dates.performance_metrics.avg_step_time_seconds == pytest.approx(1.0)

@@ -113,14 +113,12 @@ def test_the_torch_engine_uses_the_best_configuration_that_it_can_run_and_names_
 @in_each("name", ["agreed", "max"])
 @in_each(
     ("on", "own"),
-    [(H100, "NVIDIA's own software (--engine nemo or bridge)"), (MI300X, "AMD's own software (--engine primus)")],
+    [(H100, {"vendor": "NVIDIA", "engines": "nemo or bridge"}), (MI300X, {"vendor": "AMD", "engines": "primus"})],
 )
 def test_a_methodology_on_the_torch_engine_states_that_kernels_and_environment_are_not_the_vendors(on, own, name):
     made = spec(on, engine="torch", methodology=name)
-    assert made.notes == (
-        f"methodology {name}: sets batch, sequence, precision and parallelism only; kernels and environment variables "
-        f"are those of the torch engine, so the rate is not that of {own}",
-    )
+    (note,) = made.notes
+    assert (note.code, note.field, note.values) == ("methodology_of_vendor", f"methodology {name}", own)
     assert ("Note", made.notes[0]) in run_summary.start_rows(made, on, runs=1, cooldown_seconds=0)
     assert runs.with_notes(side("h100", name).result, made).warnings[-1] == made.notes[0]
     if on is H100:
@@ -184,8 +182,9 @@ def test_a_node_of_four_gpus_uses_the_configuration_that_fits_with_a_note_that_i
     made = spec(GB200_NODE, methodology="max")
     assert configuration(made) == ("fp8", 1, 1, 2, 128, 8192)
     skipped, of_eight = made.notes
-    assert re.search(r"because fp8 at micro batch 4 needs about \d+ GB on each of 4 GPUs", skipped)
-    assert "its values are for 8 GPUs; 4 GPUs with the same global batch of 128" in of_eight
+    assert skipped.code == "configuration_skipped"
+    assert re.match(r"fp8 at micro batch 4 needs about \d+ GB on each of 4 GPUs", skipped.values["why"])
+    assert (of_eight.code, of_eight.values) == ("methodology_of_other_gpus", {"of": 8, "gpus": 4, "batch": 128})
     prepare.check_memory(made, GB200_NODE)
     assert spec(GB200_NODE, methodology="max", num_nodes=2).notes == ()
 
@@ -271,9 +270,9 @@ def test_a_log_gets_the_methodology_only_if_it_does_not_contradict_it():
     config = log.training_config.model_copy(update={"sequence_length": 8192})
     contradicted = methodology.label(log.model_copy(update={"training_config": config}), "classic")
     assert contradicted.methodology is None
-    assert contradicted.warnings[-1] == (
-        "methodology: classic is not recorded, because the log contradicts it (sequence_length 8192 instead of 2048)"
-    )
+    told = contradicted.remarks[-1]
+    assert (told.code, told.field) == ("methodology_contradicted", "methodology")
+    assert told.values == {"name": "classic", "values": "sequence_length 8192 instead of 2048"}
 
 
 def test_a_log_of_values_that_no_vendor_publishes_says_so():

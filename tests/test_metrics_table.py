@@ -158,7 +158,7 @@ def test_a_step_time_without_a_unit_is_taken_as_seconds_and_reported(read_text: 
     rows = [{"epoch": 0, "step": n, "step_time": 0.25, "train_loss": 2.5} for n in range(1, 15)]
     result = read_text(as_csv(rows))
     assert (result.provenance.format, result.performance_metrics.avg_step_time_seconds) == ("metrics", 0.25)
-    assert any("gives no unit" in warning for warning in result.warnings)
+    assert "seconds_assumed" in [one.code for one in result.remarks]
 
 
 def test_a_step_time_without_a_unit_is_in_milliseconds_if_it_agrees_with_the_clock_of_the_rows(read_text: Any) -> None:
@@ -548,7 +548,8 @@ def test_steps_of_no_whole_second_count_with_the_steps_after_them(read_text: Any
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(1.2, rel=0.01)
     assert result.performance_metrics.measured_steps >= len(times) - 3
     assert [one.code for one in result.remarks].count("whole_seconds") == 1
-    assert any(f"{times[1:].count(0)} steps of 0 s count with the steps after them" in one for one in result.warnings)
+    joined = {one.code: one.values for one in result.remarks}["whole_seconds"]["joined"]
+    assert f"{times[1:].count(0)} steps of 0 s count with the steps after them" in joined
 
 
 def test_a_time_of_zero_between_finer_times_is_none(read_text: Any) -> None:

@@ -157,7 +157,7 @@ def test_init_keys_of_many_ranks_count_once_and_the_ranks_are_the_number_of_gpus
 def test_ranks_that_other_evidence_contradicts_do_not_give_the_number_of_gpus(tmp_path, settings):
     result = ranks_and_settings(8, global_batch_size=16, **settings).read(tmp_path / "run.txt")
     assert result.training_config.num_gpus is None
-    assert any("8 ranks wrote init_start, but" in w and "--num-gpus" in w for w in result.warnings)
+    assert ("ranks_contradict", 8) in [(one.code, one.values.get("ranks")) for one in result.remarks]
 
 
 def test_ranks_among_which_the_batch_does_not_divide_do_not_give_the_number_of_gpus(tmp_path):

@@ -80,9 +80,11 @@ def test_the_flag_takes_every_spelling_and_another_model_is_a_conflict():
         return amended(result, UserFacts(model_name=flag))
 
     def conflicts(result):
-        return [warning for warning in result.warnings if warning.startswith("model:")]
+        return [(one.code, one.values) for one in result.remarks if one.field == "model"]
 
     same = stated_for("llama31_8b", "Llama-3.1-8B")
     assert (same.model.name, conflicts(same)) == ("llama", [])
     other = stated_for("llama2_70b_lora", "llama")
-    assert conflicts(other) == ["model: --model-name llama is used, although the log says llama2_70b_lora"]
+    assert conflicts(other) == [
+        ("fact_overridden", {"flag": "--model-name", "stated": "llama", "known": "llama2_70b_lora"})
+    ]

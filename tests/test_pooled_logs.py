@@ -50,8 +50,7 @@ def test_arguments_that_differ_are_named(tmp_path: Path) -> None:
 
 def test_the_rule_by_which_logs_were_pooled_is_stated(tmp_path: Path) -> None:
     (one,) = pooled([log(tmp_path / f"{n}.log", 2.0 + 0.02 * n, seed=n) for n in range(3)])
-    (told,) = (text for text in one.result.warnings if text.startswith("runs: 3 logs are taken"))
-    assert "counts as scatter" in told
+    assert ("pooled_by_rule", 3) in [(told.code, told.values.get("logs")) for told in one.result.remarks]
 
 
 @pytest.mark.parametrize(("seconds", "results"), [(2.04, 1), (2.12, 2)])

@@ -201,7 +201,7 @@ def test_a_training_without_a_measured_step_is_named_by_the_results_of_the_other
     path.write_text("\n".join([*JOBS["torchtitan"](LONG), *JOBS["torchtitan"](replace(OTHER, last=1))]) + "\n")
     assert main(["extract", str(path), "--segments", "all", "--output", str(tmp_path / "out")]) == 0
     (file,) = (tmp_path / "out").glob("*.json")
-    assert "segments: training 2 has no row to measure, so it has no result" in store.load(file).warnings
+    assert ("trainings_without_rows", {"numbers": "2"}) in [(one.code, one.values) for one in store.load(file).remarks]
 
 
 CHANGES = (

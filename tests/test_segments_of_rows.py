@@ -31,8 +31,8 @@ def test_another_amount_of_work_is_found_although_the_printed_rates_are_equal(re
 def test_several_jobs_at_other_speeds_are_named_in_the_plural(read: Reader) -> None:
     resumed = [LONG.resume(seconds=3.0, last=60), LONG.resume(seconds=5.0, last=70)]
     result = read(JOBS["megatron"](LONG), JOBS["megatron"](resumed[0]), JOBS["megatron"](replace(resumed[1], first=61)))
-    (told,) = (warning for warning in result.warnings if "step times differ" in warning)
-    assert "; numbers 2, 3 are not, because their step times differ; tprimat extract --segment reads one of" in told
+    (told,) = (one.values["others"] for one in result.remarks if one.code == "segment_chosen")
+    assert "numbers 2, 3 are not, because their step times differ; tprimat extract --segment reads one of" in told
 
 
 @in_each("cut", [1, 2, 3])
@@ -145,15 +145,19 @@ def test_a_total_of_tokens_that_goes_back_begins_a_training_with_work_of_its_own
 
 @in_each(
     ("batches", "told"),
-    [((8, 4), "falls from 8 to 4"), ((4, 8), "grows from 4 to 8"), ((8, 4, 8), "varies between 4 and 8")],
+    [
+        ((8, 4), ("batch_changes", {"verb": "falls", "first": 8, "last": 4})),
+        ((4, 8), ("batch_changes", {"verb": "grows", "first": 4, "last": 8})),
+        ((8, 4, 8), ("batch_varies", {"least": 4, "most": 8})),
+    ],
 )
 def test_a_batch_that_changes_in_a_document_is_reported_with_its_direction(
-    tmp_path: Path, batches: tuple[int, ...], told: str
+    tmp_path: Path, batches: tuple[int, ...], told: tuple[str, dict[str, object]]
 ) -> None:
     every = [batch for batch in batches for _ in range(20)]
     rows = [{"_step": n, "step_time_s": 1.0, "global_batch_size": batch} for n, batch in enumerate(every, start=1)]
     (tmp_path / "history.json").write_text(json.dumps(rows))
-    assert f"global_batch_size: {told} in the log" in logs.read(tmp_path / "history.json").warnings
+    assert told in [(one.code, one.values) for one in logs.read(tmp_path / "history.json").remarks]
 
 
 def test_tokens_of_samples_that_differ_in_length_are_not_added_up(tmp_path: Path) -> None:

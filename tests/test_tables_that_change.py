@@ -7,6 +7,7 @@ import pytest
 from each import in_each
 
 from tensorprimat import logs
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import Result
 from tensorprimat.logs import files
 
@@ -37,8 +38,9 @@ def read(tmp_path: Path) -> Callable[..., Result]:
     return read
 
 
-def left_out(result: Result) -> list[str]:
-    return [warning for warning in result.warnings if "left out" in warning]
+def left_out(result: Result) -> list[Notice]:
+    codes = ("lines_torn", "cells_left_out", "last_row_truncated", "rows_truncated", "damaged_values")
+    return [one for one in result.remarks if one.code in codes]
 
 
 def test_cells_in_quotes_are_read(read):
@@ -52,21 +54,23 @@ def test_rows_of_another_width_are_counted(change, read):
     result = read(change)
     assert len(result.steps) == CHANGE - 1
     (told,) = left_out(result)
-    assert f"steps: {LATER:,} lines of the table are left out" in told
-    assert f"in line {CHANGE + 1}" in told
+    assert (told.code, told.field, told.values["lines"]) == ("lines_torn", "steps", LATER)
+    assert f"in line {CHANGE + 1}" in told.values["place"]
 
 
 def test_decimal_commas_between_commas_are_counted(read):
     (told,) = left_out(read(lambda c: [cell.replace(".", ",") for cell in c]))
-    assert f"{LATER:,} lines" in told
+    assert (told.code, told.values["lines"]) == ("lines_torn", LATER)
 
 
 @in_each("spelled", ["{} s", "0,5", '"1,234.5"', "1 024", "1'024"])
 def test_cells_that_are_no_numbers_are_counted_by_column(spelled, read):
     result = read(lambda c: [c[0], spelled.format(c[1]), *c[2:]])
     (told,) = left_out(result)
-    what = "lines of the table are" if spelled == "0,5" else "cells of the column step_time are not a number and are"
-    assert told.startswith(f"steps: {LATER:,} {what} left out")
+    if spelled == "0,5":
+        assert (told.code, told.values["lines"]) == ("lines_torn", LATER)
+    else:
+        assert (told.code, told.values["column"], told.values["cells"]) == ("cells_left_out", "step_time", LATER)
 
 
 @in_each("nothing", ["", "N/A", "NaN", "null"])
@@ -89,7 +93,7 @@ def test_rows_below_another_header_are_read_by_its_names(read):
 def test_rows_of_a_second_training_that_has_no_readable_row_are_counted(read):
     result = read(lambda c: [str(int(c[0]) - CHANGE + 1), *c[1:], "7"], between=[",".join(NAMES)])
     (told,) = left_out(result)
-    assert f"{LATER:,} lines" in told
+    assert (told.code, told.values["lines"]) == ("lines_torn", LATER)
 
 
 def test_the_last_line_of_a_table_that_is_still_written_is_not_counted(tmp_path):
@@ -106,5 +110,5 @@ def test_torn_lines_of_json_are_counted(tmp_path):
     rows[20] = rows[20][:20]
     path.write_text("\n".join(rows) + "\n")
     (told,) = left_out(logs.read(path))
-    assert "1 line of the table is left out" in told
-    assert "in line 21" in told
+    assert (told.code, told.values["lines"]) == ("lines_torn", 1)
+    assert "in line 21" in told.values["place"]
