@@ -273,7 +273,5 @@ def test_all_runs_start_again_where_the_chosen_recomputation_runs_out_of_memory(
     for path in [machine / "output" / name for name in "ab"] if pair else [machine / "output"]:
         found = store.load(path / "benchmark_cpu_llama.json")
         assert len(found.runs) == 2
-        told = [warning for warning in found.warnings if warning.startswith("recompute: ")]
-        assert ["out of memory with 'none'" in warning for warning in told] == (
-            [] if pair and path.name == "a" else [True]
-        )
+        told = [(one.code, one.values["before"]) for one in found.remarks if one.field == "recompute"]
+        assert told == ([] if pair and path.name == "a" else [("recompute_increased", "none")])

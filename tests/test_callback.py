@@ -341,7 +341,7 @@ def test_a_modified_model_gets_no_shape_but_a_warning():
     changed.adapter = torch.nn.Linear(3, 3)
     found, warnings = introspect.describe_model(changed, sharded=False)
     assert found.shape is None
-    assert "without a confirmed shape there is no MFU" in warnings[0]
+    assert warnings[0].code == "shape_unconfirmed"
 
 
 @pytest.mark.parametrize(
@@ -462,8 +462,9 @@ def test_declared_facts_are_kept_or_corrected_with_a_warning(tmp_path):
     result = fit(declared, max_steps=3)
     assert (result.training_config.seed, result.training_config.data) == (4, "mock")
     assert result.platform == "cpu"
-    assert "platform: nvd was requested, but the training runs on CPU" in result.warnings
-    assert "training_config: num_gpus is 8 in the callback, but 1 in the trainer" in result.warnings
+    told = [(one.code, one.field, one.values) for one in result.remarks]
+    assert ("other_platform", "platform", {"requested": "nvd", "machine": "CPU"}) in told
+    assert ("setting_of_trainer", "training_config", {"name": "num_gpus", "stated": 8, "found": 1}) in told
 
 
 def test_wrong_arguments_are_refused():

@@ -346,7 +346,7 @@ def test_a_run_that_a_variable_keeps_from_compiling_is_recorded_as_uncompiled(mo
     monkeypatch.setenv(name, "1")
     quiet = spec(EIGHT_GPUS)
     assert not quiet.compile
-    assert quiet.notes == (f"compile: {name}=1 turns torch.compile off, so the layers run uncompiled; unset it",)
+    assert [(one.code, one.values) for one in quiet.notes] == [("compiling_disabled", {"variable": f"{name}=1"})]
     assert (spec().notes, spec(EIGHT_GPUS, compile=False).notes) == ((), ())
     with pytest.raises(UsageError, match=f"--compile: {name}=1 turns torch.compile off; unset it, or leave --compile"):
         prepare.check_spec(ENGINES["torch"], spec(EIGHT_GPUS, compile=True), EIGHT_GPUS)

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tensorprimat.analysis.compare import compare
 from tensorprimat.audit import checks
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import POWER_CAP
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import select_measured, summarise
@@ -78,11 +79,11 @@ def test_a_gpu_at_its_power_cap_is_a_fact_and_no_warning(shared):
 
 
 def test_a_slowdown_is_named_above_the_headline_with_its_share_of_the_time():
-    comparison = named(cool=plausible.result("h100", runs=2), hot=hot_result(1, share=1.0, slowdown_seconds=0.12))
-    assert above(comparison) == (
-        "hot: throttled for 12 % of the measured time by heat (1.40 GHz on average); the figures are those of the "
-        "lower clock; check cooling and power supply",
-    )
+    hot = hot_result(1, share=1.0, slowdown_seconds=0.12)
+    (told,) = (one for one in hot.remarks if one.code == "throttled")
+    assert told.values == {"share": "12 %", "reasons": ["heat"], "mean": " (1.40 GHz on average)"}
+    comparison = named(cool=plausible.result("h100", runs=2), hot=hot)
+    assert above(comparison) == (f"hot: {told.text}",)
     assert "power-limited 88 % of the time" in markdown.render(comparison)
 
 
@@ -90,9 +91,9 @@ def test_a_file_that_does_not_tell_slowdowns_from_the_power_cap_names_both(tmp_p
     hot = hot_result(1)
     hot = hot.changed(warnings=(*hot.warnings, "clock: throttled for 12 % of the measured time by mistake"))
     read = store.load(store.write(hot, tmp_path / "hot.json"))
-    assert above(named(hot=read))[0].startswith(
-        "hot: throttled for 12 % of the measured time by heat and the power cap"
-    )
+    told = {one.code: one for one in read.remarks}["throttled"]
+    assert (told.values["share"], told.values["reasons"]) == ("12 %", ["heat", POWER_CAP])
+    assert above(named(hot=read))[0] == f"hot: {told.text}"
 
 
 def test_a_clock_that_was_hardly_reduced_is_not_named():
@@ -116,7 +117,7 @@ def test_sides_of_one_device_with_different_power_caps_are_named(shared):
     one = real(shared)
     low = one.changed(gpu_info=one.gpu_info.changed(power_limit_watts=690.0, default_power_limit_watts=690.0))
     (found,) = above(named(one=one, low=low))
-    assert found.startswith("NVIDIA H200: the sides have different power caps, 700 W (one) and 690 W (low), so a ratio")
+    assert found == Notice("caps_unlike", "", device="NVIDIA H200", caps=["700 W (one)", "690 W (low)"])
     amd = plausible.result("mi300x")
     amd = amd.changed(gpu_info=amd.gpu_info.changed(power_limit_watts=750.0))
     assert above(named(one=one, amd=amd)) == ()
@@ -126,10 +127,10 @@ def test_a_clock_that_falls_during_a_run_is_named(shared):
     one = real(shared)
     clocks = one.steps.column("clock_hertz").copy()
     clocks[-2:] *= 0.9
-    (found,) = above(named(falls=summarise(one.changed(steps=one.steps.replace(clock_hertz=clocks)))))
-    assert found.startswith(
-        "falls: the clock fell from 1.56 GHz in the first third of the measured steps to 1.41 GHz in the"
-    )
+    falls = summarise(one.changed(steps=one.steps.replace(clock_hertz=clocks)))
+    told = {one.code: one for one in falls.remarks}["clock_fell"]
+    assert [round(told.values[name] / 1e9, 2) for name in ("first", "last")] == [1.56, 1.41]
+    assert above(named(falls=falls)) == (f"falls: {told.text}",)
 
 
 @in_each("readings", [1, 2, 4, 8])

@@ -8,6 +8,7 @@ from replay import Replay
 from test_run_command import QUICK, engine, folder, run  # noqa: F401  # fixtures
 
 from tensorprimat.cli import benchmark, main
+from tensorprimat.core.notices import Notice
 from tensorprimat.machine import noise
 from tensorprimat.machine.device import DeviceReading, Process
 from tensorprimat.storage import store
@@ -30,8 +31,8 @@ def test_a_load_of_the_past_or_a_short_burst_alone_is_not_noise(look):
 
 def test_a_busy_machine_is_reported_with_its_load_and_a_remedy():
     (printed,) = noise.about(BUSY, "before run 1")
-    assert printed.startswith("noise: before run 1 other processes use 60 % of 8 cores, load 9.0;")
-    assert printed.endswith("run again")
+    assert (printed.code, printed.field) == ("other_work", "noise")
+    assert printed.values == {"when": "before run 1", "share": "60 %", "cores": 8, "load": ", load 9.0"}
 
 
 def test_other_processes_and_throttling_of_a_gpu_are_reported():
@@ -93,7 +94,10 @@ def test_noise_is_a_warning_on_screen_and_in_the_result(folder, engine, monkeypa
     result = store.load(folder / "output" / "benchmark_cpu_llama.json")
     printed = [warning for warning in result.warnings if warning.startswith("noise:")]
     assert len(printed) == 2
-    assert "after run 1 other processes use 60 %" in capsys.readouterr().out
+    assert (
+        Notice("other_work", "noise", when="after run 1", share="60 %", cores=8, load=", load 9.0").text
+        in capsys.readouterr().out
+    )
 
 
 def test_a_warning_of_every_run_is_printed_once_at_the_end_with_a_count(folder, engine, monkeypatch, capsys):  # noqa: F811, ARG001
@@ -126,4 +130,4 @@ def test_preflight_keeps_no_figures_of_a_busy_machine_unless_requested(tmp_path,
     assert "not kept" in capsys.readouterr().err
     assert main([*arguments, "--keep-noisy"]) == 0
     (kept,) = tmp_path.rglob("*.json")
-    assert "other processes use 60 %" in kept.read_text()
+    assert noise.about(BUSY, "before the measurement")[0].text in kept.read_text()

@@ -9,6 +9,7 @@ import pytest
 from each import in_each
 
 from tensorprimat.cli import main
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.machine.platform import Machine
 
@@ -190,4 +191,5 @@ def test_a_gpu_without_units_for_bfloat16_trains_in_fp16_by_default(gpu, precisi
 def test_nemo_without_published_settings_for_the_gpu_says_so(gpu, noted, capsys):
     assert plan("--gpu", gpu, "--num-gpus", "8", "--engine", "nemo", "--context-parallel-size", "2") == 0
     printed = capsys.readouterr().out
-    assert (f"no published settings: methodology agreed has no entry for llama on {gpu}" in printed) == noted
+    told = Notice("settings_unpublished", "", lacking=f"methodology agreed has no entry for llama on {gpu}")
+    assert (told in printed) == noted

@@ -231,13 +231,12 @@ def test_each_process_looks_at_its_own_gpu_and_the_first_of_a_node_at_the_cpu(tw
     before, after = (watch._look(two_gpus, "cuda:1", together, when) for when in ("before", "after"))
     assert asked == [("b",), ("b",)]
     other, cap = watch._disturbances(before, after)
-    assert other.startswith("noise: before the measurement 1 other process on GPU 1")
-    assert cap.startswith("noise: meanwhile the power cap of GPU 1 changed from 600 W to 500 W")
+    assert (other.code, other.values["when"]) == ("shared_gpu", "before the measurement")
+    assert (other.values["processes"], other.values["gpu"]) == ("1 other process", 1)
+    assert (cap.code, cap.values) == ("power_cap_moved", {"when": "meanwhile", "gpu": 1, "before": 600, "after": 500})
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert (
-        "other processes use 50 % of 2 cores"
-        in watch._disturbances(watch._look(two_gpus, "cuda:0", together, "before"), after)[0]
-    )
+    busy = watch._disturbances(watch._look(two_gpus, "cuda:0", together, "before"), after)[0]
+    assert (busy.code, busy.values["share"], busy.values["cores"]) == ("other_work", "50 %", 2)
 
 
 @pytest.mark.usefixtures("warm")

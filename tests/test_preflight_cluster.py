@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensorprimat.cli import main
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.engines.cluster import executors, submission
 from tensorprimat.session import preflight
@@ -99,7 +100,8 @@ def test_other_work_on_a_node_is_named_in_its_row_and_its_figures_are_not_kept(c
     rows = [line for line in out.partition("Nodes, slowest first")[2].splitlines() if line.startswith("| node")]
     last = {row.split("|")[1].strip(): row.rstrip(" |").rpartition("|")[2].strip() for row in rows}
     assert last == {"node0": "none", "node1": "1, see warnings"}
-    assert "warning: node1: noise: before the measurement other processes use 50 % of 2 cores, load 4.0" in err
+    told = Notice("other_work", "noise", when="before the measurement", share="50 %", cores=2, load=", load 4.0")
+    assert f"warning: node1: {told}" in err
     assert "warning: node0" not in err
     assert "not kept: the machine was not quiet" in err
     assert not (tmp_path / "output" / "preflight").exists()

@@ -14,6 +14,7 @@ from each import in_each
 
 from tensorprimat.cli import main, pretrain
 from tensorprimat.core.errors import UsageError
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import GpuInfo
 from tensorprimat.core.spec import MODELS, RunSettings
 from tensorprimat.engines import prepare
@@ -255,7 +256,8 @@ def test_installed_nemo_trains_on_other_hardware_and_the_result_names_the_platfo
     assert main(["pretrain"], defaults={"model": "llama"}) == 0
     (spec,) = trained
     assert (spec.platform, spec.preset) == (machine.platform, "full")
-    assert "warning: engine: NeMo is tuned for NVIDIA GPUs and ran on" in capsys.readouterr().err
+    told = Notice("nvidia_recipe", "engine", machine={"amd": "ROCm", "cpu": "CPU"}[machine.platform])
+    assert f"warning: {told}" in capsys.readouterr().err
 
 
 def test_every_model_has_a_recipe_and_a_converter():

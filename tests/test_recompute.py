@@ -248,9 +248,9 @@ def test_a_plan_of_auto_that_runs_out_of_memory_gives_way_to_a_smaller_one():
     needed = [training_memory.estimate(one).total for one in (told, smaller)]
     assert needed[1] <= 0.97 * needed[0]
     assert smaller.notes == tuple(observer.warnings)
-    assert observer.warnings == [
-        f"recompute: out of memory with {told.recompute!r}, so that all runs use {smaller.recompute!r}"
-    ]
+    (said,) = observer.warnings
+    assert (said.code, said.field) == ("recompute_increased", "recompute")
+    assert said.values == {"before": told.recompute, "after": smaller.recompute}
 
 
 @in_each(

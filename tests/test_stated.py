@@ -6,6 +6,7 @@ from each import in_each
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.fact_values import read_statements
+from tensorprimat.core.notices import Notice
 from tensorprimat.core.result import GpuInfo, Model, PerformanceMetrics, Result, TrainingConfig
 from tensorprimat.core.steps import Steps
 from tensorprimat.core.summary import summarise
@@ -41,15 +42,14 @@ def of_means(**figures) -> Result:
     )
 
 
-def about(result: Result, subject: str) -> list[str]:
-    return [warning for warning in result.warnings if warning.startswith(f"{subject}:")]
+def about(result: Result, subject: str) -> list[Notice]:
+    return [one for one in result.remarks if one.field == subject]
 
 
 def test_a_stated_fact_fills_an_unknown_one_and_is_recorded_with_its_flag():
     before = of_steps(num_gpus=8)
-    assert about(before, "tokens_per_second") == [
-        "tokens_per_second: unknown without --sequence-length and --global-batch-size"
-    ]
+    (told,) = about(before, "tokens_per_second")
+    assert (told.code, told.values) == ("rate_unknown", {"missing": ["--sequence-length", "--global-batch-size"]})
     result = amended(before, UserFacts(sequence_length=2048, global_batch_size=16))
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(16 * 2048 / 2.0 / 8)
     assert result.provenance.assumed == {
@@ -70,13 +70,14 @@ def test_a_warning_disappears_once_a_stated_fact_answers_it():
 
 def test_a_warning_that_only_half_is_answered_is_computed_anew():
     result = amended(of_steps(), UserFacts(sequence_length=2048))
-    assert about(result, "tokens_per_second") == ["tokens_per_second: unknown without --global-batch-size"]
+    assert [one.values for one in about(result, "tokens_per_second")] == [{"missing": ["--global-batch-size"]}]
 
 
 def test_a_fact_of_one_log_is_replaced_with_a_warning_that_names_both_values():
     result = amended(of_steps(num_gpus=4, sequence_length=128, global_batch_size=4), UserFacts(num_gpus=8))
     assert result.training_config.num_gpus == 8
-    assert about(result, "num_gpus") == ["num_gpus: --num-gpus 8 is used, although the log says 4"]
+    (told,) = about(result, "num_gpus")
+    assert (told.code, told.values) == ("fact_overridden", {"flag": "--num-gpus", "stated": 8, "known": 4})
 
 
 def test_a_fact_stated_for_all_only_fills_gaps_and_names_the_flag_that_overrides():

@@ -236,7 +236,8 @@ def test_a_side_that_the_user_named_is_found_by_that_name(tmp_path):
 def test_a_fact_for_one_side_overrides_that_of_its_file(tmp_path):
     first, second = (item.result for item in laid_over(two(tmp_path), read_statements({"num_gpus": ["base=8", "16"]})))
     assert (first.training_config.num_gpus, second.training_config.num_gpus) == (8, 16)
-    assert any(w == "num_gpus: --num-gpus 8 is used, although the log says 4" for w in first.warnings)
+    told = {"flag": "--num-gpus", "stated": 8, "known": 4}
+    assert ("fact_overridden", "num_gpus", told) in [(one.code, one.field, one.values) for one in first.remarks]
 
 
 def test_an_unknown_side_is_refused_with_the_names_of_the_known_ones(tmp_path):

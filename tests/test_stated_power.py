@@ -49,7 +49,8 @@ def test_power_and_host_memory_of_a_file_without_a_version_are_read(read_again):
         stated(), schema_version="absent", power_metrics={"avg_power_watts_per_gpu": -1}, host_memory_peak_gb=-1
     )
     assert (unknown.power_metrics, unknown.host_memory_peak_gb) == (None, None)
-    assert "power_metrics: avg_power_watts_per_gpu was -1 in this file, which means unknown" in unknown.warnings
+    told = {"key": "avg_power_watts_per_gpu", "value": "-1"}
+    assert ("value_unknown", "power_metrics", told) in [(one.code, one.field, one.values) for one in unknown.remarks]
 
 
 def test_a_figure_of_the_steps_replaces_the_stated_one_of_its_kind(read_again):

@@ -135,10 +135,8 @@ def test_the_longest_stretch_between_restarts_is_measured_and_named():
     summary = summarise(result(rows))
     assert summary.performance_metrics.avg_step_time_seconds == 2.0
     assert summary.runs[0].segment == 1
-    assert (
-        "steps: 2 segments (restarts, or several trainings, as in a sweep); number 2, the last of the longest, is "
-        "measured; tprimat extract --segment reads another"
-    ) in summary.warnings
+    told = [(one.code, one.values) for one in summary.remarks]
+    assert ("segment_chosen", {"segments": 2, "number": 2, "others": ""}) in told
 
 
 @pytest.mark.parametrize(("loss", "measured"), [(3.02, 118), (2.5, 79)])
@@ -176,12 +174,12 @@ def test_rates_of_older_files_that_no_setting_reconciles_say_which_one_the_resul
     rows = timed(9.0, *[2.0] * 9, reported_tokens_per_second=3600.0, reported_samples_per_second=0.9)
     summary = summarise(result(rows, global_batch_size=2, sequence_length=4096, num_gpus=1))
     assert summary.performance_metrics.tokens_per_second == 4096
-    warnings = [warning for warning in summary.warnings if "the framework reported" in warning]
-    of_rows = "the result uses the computed rate (work of the measured rows / their time)"
-    assert warnings == [
-        f"tokens_per_second: computed 4,096.0 but the framework reported 3,600.0; {of_rows}",
-        f"samples_per_second: computed 1 but the framework reported 0.9; {of_rows}",
-    ]
+    told = [one for one in summary.remarks if one.code == "reported_differs"]
+    assert [(one.field, one.values["computed"], one.values["reported"]) for one in told] == [
+        ("tokens_per_second", 4096, 3600), ("samples_per_second", 1, pytest.approx(0.9))
+    ]  # fmt: skip
+    of_rows = "; the result uses the computed rate (work of the measured rows / their time)"
+    assert [one.values["told"] for one in told] == [of_rows] * 2
 
 
 def test_rates_that_differ_by_an_integer_factor_name_the_value_that_reconciles_them():
@@ -254,7 +252,7 @@ def trained_shape(*, tflops=None, mfu=None, **config):
 
 
 def flops_warnings(summary):
-    return [warning for warning in summary.warnings if warning.startswith(("tflops_per_gpu", "mfu"))]
+    return [one for one in summary.remarks if one.field in ("tflops_per_gpu", "mfu")]
 
 
 @in_each("convention", flops.CONVENTIONS)
@@ -272,10 +270,10 @@ def test_reported_flops_that_no_convention_gives_are_named_with_the_computed_one
 def test_a_reported_mfu_is_compared_with_the_peak_at_the_precision_that_ran():
     assert flops_warnings(trained_shape(mfu=0.52, precision="bf16")) == []
     (warning,) = flops_warnings(trained_shape(mfu=0.44, precision="bf16"))
-    assert warning.startswith("mfu: computed 0.47")
-    assert "but the framework reported 0.44; comparisons use the computed one" in warning
+    assert (warning.code, warning.field, warning.values["reported"]) == ("mfu_differs", "mfu", "0.44")
+    assert warning.values["computed"].startswith("0.47")
     (warning,) = flops_warnings(trained_shape(mfu=0.52, precision="fp8"))
-    assert "over the dense fp8 peak" in warning
+    assert (warning.code, warning.values["precision"]) == ("mfu_differs", "fp8")
     assert flops_warnings(trained_shape(mfu=0.44)) == []
 
 
@@ -289,7 +287,7 @@ def test_rows_without_times_are_not_said_to_be_warm_up():
     read = plausible.bare(
         training_config=config, steps=Steps({"index": np.arange(1, 21), "loss": np.linspace(3.0, 2.0, 20)})
     )
-    assert "steps: no row states a step time or a rate, so none is measured" in summarise(read).warnings
+    assert ("rows_without_rate", "steps") in [(one.code, one.field) for one in summarise(read).remarks]
     means = read.changed(performance_metrics=PerformanceMetrics(samples_per_second=40.0, basis="reported_means"))
     assert {"rows_without_rate", "warmup_too_long", "nothing_after_warmup"}.isdisjoint(
         one.code for one in summarise(means).remarks
@@ -298,8 +296,9 @@ def test_rows_without_times_are_not_said_to_be_warm_up():
         steps=Steps({"index": np.arange(1, 21), "seconds": np.full(20, 2.0)}),
         training_config=config.changed(warmup_steps=20),
     )
-    (told,) = (warning for warning in summarise(short).warnings if "none is measured" in warning)
-    assert told.startswith("steps: no step remains after the declared warm-up of 20, so none is measured")
+    told = {one.code: one.values for one in summarise(short).remarks}
+    assert told["warmup_too_long"] == {"declared": 20}
+    assert told.keys().isdisjoint({"rows_without_rate", "nothing_after_warmup"})
 
 
 def test_the_mean_power_of_rows_without_times_is_no_harmonic_mean():
@@ -316,19 +315,18 @@ def with_power(known, rows=50, **of_row):
     figures = of_row or {"power_watts_per_gpu": 700.0, "clock_hertz": 1.9e9, "temperature_celsius": 60.0}
     steps = [Step(index=number, seconds=1.0, **(figures if number <= known else {})) for number in range(1, rows + 1)]
     found = summarise(result(steps, warmup_steps=0))
-    return found.power_metrics, [warning for warning in found.warnings if warning.startswith("power_metrics: ")]
+    return found.power_metrics, [one for one in found.remarks if one.field == "power_metrics"]
 
 
 def test_the_power_of_one_row_of_fifty_is_no_figure_of_all_and_the_warning_names_its_share():
     power, warnings = with_power(1)
     assert power is None
-    assert warnings == [
-        "power_metrics: power is known for 2 % of the measured time; there is no mean of it and no energy from it, "
-        "because a minority may differ from the rest",
-        "power_metrics: clock is known for 2 % of the measured time; there is no mean of it, because a minority may "
-        "differ from the rest",
-        "power_metrics: temperature is known for 2 % of the measured time; there is no mean of it, because a minority "
-        "may differ from the rest",
+    assert {one.code for one in warnings} == {"power_sparse"}
+    because = "because a minority may differ from the rest"
+    assert [(one.values["level"], one.values["share"], one.values["so"]) for one in warnings] == [
+        ("power", 0.02, f"there is no mean of it and no energy from it, {because}"),
+        ("clock", 0.02, f"there is no mean of it, {because}"),
+        ("temperature", 0.02, f"there is no mean of it, {because}"),
     ]
 
 
@@ -336,11 +334,11 @@ def test_means_of_the_larger_part_stand_with_its_share_but_energy_needs_nearly_a
     power, warnings = with_power(30)
     assert (power.avg_power_watts_per_gpu, power.avg_clock_hertz, power.max_temperature_celsius) == (700.0, 1.9e9, 60.0)
     assert power.energy_joules_per_gpu is None
-    assert [warning.partition("; ")[2] for warning in warnings] == [
+    assert [one.values["so"] for one in warnings] == [
         "the mean is of that part, and there is no energy from it", "the mean is of that part",
         "the mean is of that part",
     ]  # fmt: skip
-    assert all("is known for 60.0 % of the measured time" in warning for warning in warnings)
+    assert [(one.code, one.values["share"]) for one in warnings] == [("power_sparse", pytest.approx(0.6))] * 3
     power, warnings = with_power(48)
     assert (power.energy_joules_per_gpu, warnings) == (700.0 * 50, [])
 
@@ -356,10 +354,11 @@ def test_a_share_of_rows_is_one_of_their_time():
 def test_a_counter_that_some_rows_lack_is_no_energy_and_the_warning_says_what_takes_its_place():
     power, warnings = with_power(49, energy_joules_per_gpu=700.0)
     assert power is None
-    part = "power_metrics: 49 of 50 measured rows state their energy; a part is not the sum, so "
-    assert warnings == [f"{part}there is no energy"]
+    told = {"rows": 49, "measured": 50}
+    assert [(one.code, one.values) for one in warnings] == [("energy_sparse", {**told, "so": "there is no energy"})]
     power, warnings = with_power(49, energy_joules_per_gpu=700.0, power_watts_per_gpu=600.0)
-    assert (power.energy_joules_per_gpu, warnings) == (600.0 * 50, [f"{part}the energy is power × time"])
+    assert power.energy_joules_per_gpu == 600.0 * 50
+    assert [one.values for one in warnings] == [{**told, "so": "the energy is power × time"}]
 
 
 @pytest.mark.parametrize(("memory_gb", "peak"), [(100.5, "835.0"), (None, None)])

@@ -104,7 +104,8 @@ def test_a_throttled_clock_is_reported_with_the_share_of_its_time():
     for _ in readings:
         sampler.sample()
     assert sampler.throttled_by == ("heat", "the power cap")
-    assert sampler.warnings() == ["clock: reduced by heat in 2 of 3 samples"]
+    (told,) = sampler.warnings()
+    assert (told.code, told.field, told.values) == ("clock_limited", "clock", {"why": "heat", "count": 2, "looks": 3})
 
 
 def following(times, readings):
@@ -193,8 +194,8 @@ def test_a_frozen_or_wrapping_counter_is_refused_and_sampling_takes_its_place(jo
     sampler = curve(joules=joules)
     assert "energy_joules_per_gpu" not in sampler.columns(np.array([104.0]), np.array([2.0]))
     (warning,) = sampler.column_warnings()
-    assert why in warning
-    assert "energy is from sampled power" in warning
+    assert warning.code == "energy_counter_refused"
+    assert why in warning.values["why"]
 
 
 def test_a_device_without_a_counter_gives_no_energy_and_no_warning():
@@ -211,9 +212,9 @@ def test_one_missing_reading_is_bridged_and_several_leave_their_steps_empty():
     twice = curve(joules=lambda second: None if second in (2, 5, 6) else 500.0 * second)
     found = twice.columns(ended, seconds)["energy_joules_per_gpu"]
     assert np.isnan(found).tolist() == [False] * 4 + [True] * 3 + [False] * 3
-    assert twice.column_warnings() == [
-        "power_metrics: a GPU reported no energy in 2 of 11 readings; the steps of these readings have none"
-    ]
+    (told,) = twice.column_warnings()
+    assert (told.code, told.field) == ("readings_missing", "power_metrics")
+    assert told.values == {"name": "energy", "missing": 2, "readings": 11}
 
 
 def test_energy_comes_from_sampled_power_if_some_steps_have_no_counter_reading():
@@ -228,9 +229,8 @@ def test_a_clock_that_one_of_two_gpus_does_not_report_is_named():
     pair.sample()
     pair.sample()
     assert "clock_hertz" not in pair.columns(np.array([time.time()]), np.array([1e-9]))
-    assert pair.column_warnings() == [
-        "power_metrics: a GPU reported no clock in 2 of 2 readings; the steps of these readings have none"
-    ]
+    (told,) = pair.column_warnings()
+    assert (told.code, told.values) == ("readings_missing", {"name": "clock", "missing": 2, "readings": 2})
 
 
 def test_only_the_gpus_of_the_training_are_sampled(monkeypatch):
@@ -302,16 +302,16 @@ def test_the_result_has_both_energies_clock_and_throttling():
     assert 1.5e9 < figures.avg_clock_hertz < 1.98e9
     assert (figures.throttled_seconds, figures.slowdown_seconds) == pytest.approx((time, 2.0))
     assert 60 < figures.avg_temperature_celsius < figures.max_temperature_celsius < 70
-    mean = f"{figures.avg_clock_hertz / 1e9:.2f} GHz on average"
-    _, hot, falls = [warning for warning in result.warnings if warning.startswith("clock: ")]
-    assert hot.startswith(f"clock: throttled for {200 / time:.0f} % of the measured time by heat ({mean}); ")
-    assert falls.startswith("clock: the clock fell from 1.98 GHz")
+    mean = f" ({figures.avg_clock_hertz / 1e9:.2f} GHz on average)"
+    _, hot, falls = [one for one in result.remarks if one.field == "clock"]
+    assert (hot.code, falls.code, round(falls.values["first"] / 1e9, 2)) == ("throttled", "clock_fell", 1.98)
+    assert hot.values == {"share": f"{200 / time:.0f} %", "reasons": ["heat"], "mean": mean}
     assert [run.throttled_by for run in result.runs] == [("heat", "the power cap")]
 
 
 def test_a_counter_that_sampled_power_contradicts_is_named():
-    warnings = measured(curve(), watts=400.0).warnings
-    assert any("by the energy counter, but" in warning and "more than 5 % apart" in warning for warning in warnings)
+    told = measured(curve(), watts=400.0).remarks
+    assert ("energies_differ", "5 %") in [(one.code, one.values.get("tolerance")) for one in told]
     assert {"energies_differ", "energy_counter_refused"}.isdisjoint(
         one.code for one in measured(curve(), watts=495.0).remarks
     )
@@ -455,9 +455,8 @@ def test_a_gpu_that_may_not_be_opened_does_not_hide_the_others(monkeypatch):
     sampler.start()
     sampler.stop()
     assert sampler.mean_watts(time.time() - 1, time.time()) == 600.0
-    assert power.unmeasured(both, sampler) == [
-        "power_metrics: the driver answers for 1 of 2 GPUs; power, energy and clock are means of these"
-    ]
+    (told,) = power.unmeasured(both, sampler)
+    assert (told.code, told.field, told.values) == ("power_of_some_gpus", "power_metrics", {"read": 1, "gpus": 2})
 
 
 def test_a_package_without_a_question_of_later_versions_leaves_its_figure_out(monkeypatch):

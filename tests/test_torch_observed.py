@@ -67,7 +67,8 @@ def compiled(network, backend="aot_eager"):
 
 
 def ran(network, planned, **options):
-    return observations.observed_settings(operations_of(network, **options), planned, layers=LAYERS)
+    fields, told = observations.observed_settings(operations_of(network, **options), planned, layers=LAYERS)
+    return fields, [(one.code, one.field, one.values) for one in told]
 
 
 @pytest.mark.parametrize("recompute", ["none", "full", "every second layer", KEEPS_ATTENTION, KEEPS_PRODUCTS])
@@ -80,7 +81,10 @@ def test_a_run_as_planned_contradicts_nothing(network, recompute):
 @pytest.mark.parametrize("recompute", ["full", "every second layer"])
 def test_recomputation_is_counted_from_the_calls_of_attention(network, recompute):
     network.recompute_activations(recompute)
-    assert ran(network, PLAN) == ({"recompute": recompute}, [f"recompute: none was planned, but {recompute} ran"])
+    assert ran(network, PLAN) == (
+        {"recompute": recompute},
+        [("other_recompute", "recompute", {"planned": "none", "ran": recompute})],
+    )
 
 
 def test_recomputation_that_did_not_happen_is_seen(network):
@@ -91,14 +95,14 @@ def test_an_attention_kernel_that_was_switched_off_is_seen(network):
     with sdpa_kernel(SDPBackend.MATH):
         assert ran(network, PLAN) == (
             {"attention_kernel": "math"},
-            ["attention_kernel: flash was expected, but math ran"],
+            [("other_kernel", "attention_kernel", {"planned": "flash", "ran": "math"})],
         )
 
 
 def test_an_optimizer_that_is_not_fused_is_seen(network):
     fields, (warning,) = ran(network, PLAN, fused=False)
     assert fields == {"fused_kernels": "linear cross-entropy"}
-    assert warning == "fused_kernels: AdamW was planned as one kernel, but ran as several"
+    assert warning == ("kernels_unfused", "fused_kernels", {"kernels": "AdamW"})
 
 
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
@@ -113,7 +117,7 @@ def test_products_in_fp8_are_seen(network, recipe, converts):
         assert found == ({}, [])
     else:
         assert found[0] == {"precision": "bf16", "compute_dtype": "bfloat16", "fp8_recipe": None}
-        assert found[1] == ["precision: fp8 was planned, but no product ran in FP8"]
+        assert found[1] == [("fp8_unused", "precision", {})]
 
 
 def test_compiled_layers_contradict_nothing(network):
@@ -133,7 +137,7 @@ def test_layers_that_run_without_their_compiled_code_are_counted(network):
         layer.mlp.act_fn = torch.nn.SiLU() if number % 2 else torch.nn.ReLU()
     fields, (warning,) = ran(network, COMPILED)
     assert fields == {"compile": False, "fused_kernels": "linear cross-entropy, AdamW"}
-    assert warning.startswith("compile: torch.compile was planned, but 2 of 4 layers ran without it (TORCH_LOGS=")
+    assert warning == ("layers_uncompiled", "compile", {"uncompiled": 2, "layers": 4})
 
 
 def test_a_layer_in_several_graphs_is_seen(network, monkeypatch):
@@ -147,7 +151,7 @@ def test_a_layer_in_several_graphs_is_seen(network, monkeypatch):
     monkeypatch.setattr(kind, "forward", in_two_graphs)
     fields, (warning,) = ran(compiled(network), COMPILED)
     assert fields == {}
-    assert warning.startswith("compile: 4 layers ran as ")
+    assert (warning[:2], warning[2]["layers"]) == (("graphs_broken", "compile"), 4)
 
 
 def test_without_recorded_operations_no_setting_is_corrected():
