@@ -38,11 +38,11 @@ def damaged(name, old, new, rows):
 
 
 def left_out(result):
-    return [warning for warning in result.warnings if "left out as wrong" in warning]
+    return [one for one in result.remarks if one.code == "damaged_values"]
 
 
 def in_doubt(result):
-    return [warning for warning in result.warnings if "in doubt" in warning]
+    return [one for one in result.remarks if one.code == "doubtful_values"]
 
 
 @in_each("count", [1, 2, 5, 12])

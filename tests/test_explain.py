@@ -126,7 +126,8 @@ def test_rows_without_numbers_are_never_called_step_0():
     seconds[7], losses[10] = 9.0, np.nan
     columns = {"seconds": seconds, "loss": losses}
     read = summarise(plausible.bare(steps=Steps(columns, logged_nan={"loss": np.isnan(losses)})))
-    assert any("loss: nan in 1 of 20 logged rows, the first at row 11" in warning for warning in read.warnings)
+    told = {"nan": 1, "rows": 20, "span": "the first at row 11"}
+    assert ("loss_nan", told) in [(one.code, one.values) for one in read.remarks]
     assert explain(read, "loss").splitlines()[2] == "  = 2, row 20 of 20"
     assert "step 0" not in " ".join((*read.warnings, explain(read, "max_step_time_seconds"), one_liner(read)))
     numbered = read.changed(steps=read.steps.replace(index=np.arange(21, 41)))

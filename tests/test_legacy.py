@@ -106,7 +106,7 @@ def test_a_placeholder_is_never_read_as_a_rate(tmp_path, placeholder):
     document = changed(MINIMAL, performance_metrics={"tokens_per_second": placeholder})
     result = read(tmp_path, document)
     assert result.performance_metrics.tokens_per_second is None
-    assert any("tokens_per_second was" in warning for warning in result.warnings)
+    assert ("value_unknown", "tokens_per_second") in [(one.code, one.values.get("key")) for one in result.remarks]
 
 
 @in_each(
@@ -164,7 +164,7 @@ def test_placeholders_among_step_times_become_none(tmp_path):
     result = read(tmp_path, changed(VERSION_1, raw_step_times=[6.0, 2.0, -1, 2.0, 0, "N/A", 2.0]))
     assert [step.seconds for step in result.steps] == [6.0, 2.0, None, 2.0, None, None, 2.0]
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0)
-    assert any(warning.startswith("raw_step_times: 3 of 7 values") for warning in result.warnings)
+    assert ("values_unknown", {"unknown": 3, "values": 7}) in [(one.code, one.values) for one in result.remarks]
 
 
 def test_a_file_of_means_alone_has_reported_means(tmp_path):
@@ -253,7 +253,7 @@ def test_a_series_above_the_peak_of_its_file_is_the_peak(tmp_path):
     document = changed(VERSION_1, raw_memory_values=[44.0, 46.0, 45.0, 45.5, 45.2])
     result = read(tmp_path, document)
     assert result.memory_metrics.peak_memory_allocated_gb == 46.0
-    assert any("the higher one is kept" in note for note in result.warnings)
+    assert ("peaks_differ", "the higher one is kept") in [(one.code, one.values.get("kept")) for one in result.remarks]
 
 
 @in_each(

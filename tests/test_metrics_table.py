@@ -169,7 +169,7 @@ def test_a_step_time_without_a_unit_is_in_milliseconds_if_it_agrees_with_the_clo
     for name in ("step_time", "perf/step_time", "iter_time", "time_per_iteration", "dt"):
         seconds = read_text(as_csv(history(**{name: 1.9})))
         assert seconds.performance_metrics.avg_step_time_seconds == pytest.approx(1.9)
-        assert not any("gives no unit" in warning for warning in seconds.warnings)
+        assert {"milliseconds_by_clock", "seconds_assumed"}.isdisjoint(one.code for one in seconds.remarks)
 
 
 def own_table(**more: float) -> list[dict[str, Any]]:
@@ -419,7 +419,7 @@ def test_windowed_rates_of_composer_count_once_per_window(read_text: Any, shape:
     timed = result.steps.column("index")[np.isfinite(result.steps.column("seconds"))]
     assert np.diff(timed).min() >= 5
     assert result.performance_metrics.avg_step_time_seconds == pytest.approx(2.0, rel=0.05)
-    assert [warning for warning in result.warnings if "sliding window of steps (5 to 6)" in warning]
+    assert ("windows", "5 to 6") in [(one.code, one.values.get("size")) for one in result.remarks]
 
 
 def test_windowed_rates_of_lightnings_monitor_count_once_per_window(read_text: Any) -> None:

@@ -196,7 +196,9 @@ def test_madengines_last_run_with_a_figure_is_read_and_others_are_named(read_tex
     rows = [run("b", "5", "tokens/s"), run("a", "7", "tokens/s"), run("a", "", "tokens/s", "FAILURE")]
     result = read_text(perf(*rows))
     assert result.performance_metrics.tokens_per_second == 7
-    assert any("holds 3 runs, also of b" in warning for warning in result.warnings)
+    assert ("one_run_of_table", 3, ", also of b") in [
+        (one.code, one.values.get("runs"), one.values.get("rest")) for one in result.remarks
+    ]
 
 
 @in_each("metric", ["accuracy", "", "tokens"])
@@ -221,7 +223,9 @@ def test_madengines_gpus_of_one_node_are_not_those_of_the_run(read_text: Any) ->
 
 def test_a_header_that_madengine_wrote_again_is_not_a_run(read_text: Any) -> None:
     result = read_text(perf(run("a", "5", "tokens/s"), HEADER, run("a", "7", "tokens/s")))
-    assert any("holds 2 runs; the last one" in warning for warning in result.warnings)
+    assert ("one_run_of_table", 2, "") in [
+        (one.code, one.values.get("runs"), one.values.get("rest")) for one in result.remarks
+    ]
 
 
 def test_a_table_without_madengines_columns_is_refused_by_its_reader(read_text: Any) -> None:
@@ -292,7 +296,9 @@ def test_the_figures_of_the_last_run_in_a_table_of_mad_are_read(read_text: Any) 
     assert (result.provenance.format, result.model.name, result.platform) == ("madengine", "llama", "amd")
     assert (performance.tokens_per_second_per_gpu, performance.reported.tflops_per_gpu) == (12130.4, 590.5)
     assert (config.num_gpus, config.sequence_length, config.precision) == (8, 8192, "fp8")
-    assert any("holds 2 runs, also of Llama-3.1-70B" in warning for warning in result.warnings)
+    assert ("one_run_of_table", 2, ", also of Llama-3.1-70B") in [
+        (one.code, one.values.get("runs"), one.values.get("rest")) for one in result.remarks
+    ]
 
 
 def test_a_table_of_mad_with_three_columns_is_read(read_text: Any) -> None:

@@ -13,7 +13,7 @@ from tensorprimat.core.result import Result
 
 
 def told(result: Result) -> list[str]:
-    return [warning for warning in result.warnings if "word for word" in warning]
+    return [one for one in result.remarks if one.code == "text_repeated"]
 
 
 @each_format

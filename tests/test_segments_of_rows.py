@@ -38,7 +38,7 @@ def test_several_jobs_at_other_speeds_are_named_in_the_plural(read: Reader) -> N
 @in_each("cut", [1, 2, 3])
 def test_a_lasting_change_of_the_step_time_is_reported_if_no_line_explains_it(cut: int, read: Reader) -> None:
     rows = JOBS["litgpt"](replace(LONG, banner=False, seconds=1.0, first=13, last=60))
-    (told,) = (w for w in read(JOBS["litgpt"](replace(LONG, last=12)), rows[cut:]).warnings if "no line says why" in w)
+    (told,) = (w for w in read(JOBS["litgpt"](replace(LONG, last=12)), rows[cut:]).remarks if w.code == "pace_changes")
     assert "takes 0.5 times as long" in told
     assert "tail -n +2" in told
 

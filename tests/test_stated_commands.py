@@ -215,7 +215,9 @@ def two(tmp_path):
 def test_a_fact_for_all_fills_every_side_that_lacks_it_and_keeps_the_others(tmp_path):
     first, second = (item.result for item in laid_over(two(tmp_path), read_statements({"num_gpus": ["8"]})))
     assert (first.training_config.num_gpus, second.training_config.num_gpus) == (4, 8)
-    assert any("--num-gpus SIDE=8 overrides it" in warning for warning in first.warnings)
+    assert ("fact_not_used", "--num-gpus", 8) in [
+        (one.code, one.values.get("flag"), one.values.get("stated")) for one in first.remarks
+    ]
 
 
 @in_each("side", ["base", "benchmark_cuda_llama", "benchmark_cuda_llama.json", "nvidia", "CUDA", "nvd"])

@@ -307,7 +307,7 @@ def test_the_writer_of_torch_is_read(tmp_path):
             writer.add_scalar("lm loss", float("nan"), step)
     result = logs.read(tmp_path)
     assert result.raw_step_times == [0.5] * 4
-    assert any(warning.startswith("loss: nan") for warning in result.warnings)
+    assert "loss_nan" in [one.code for one in result.remarks]
 
 
 @pytest.fixture(scope="module")

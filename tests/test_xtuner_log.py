@@ -37,7 +37,7 @@ def test_the_wait_for_data_is_part_of_a_step_and_of_the_rate(read_text: Any) -> 
     assert (result.steps[0].loss, result.steps[0].data_wait_seconds) == (pytest.approx(7.99), 0.1)
     assert result.steps[0].memory_allocated_peak_bytes == 5.5 * GIB
     assert result.training_config.gradient_accumulation_steps == 2
-    assert any("one rank" in warning for warning in result.warnings)
+    assert "rows_of_one_rank" in [one.code for one in result.remarks]
 
 
 def test_rows_of_several_ranks_are_one_step_each_with_the_tokens_of_all(read_text: Any) -> None:
@@ -68,7 +68,7 @@ def test_the_total_of_all_ranks_gives_the_tokens_of_a_step_where_one_rank_prints
     result = read_text(text)
     assert (result.performance_metrics.tokens_per_step, result.training_config.num_gpus) == (32000, 8)
     assert result.performance_metrics.tokens_per_second_per_gpu == pytest.approx(4000 / 0.6)
-    assert not any("share a batch" in warning or "one rank" in warning for warning in result.warnings)
+    assert {"tokens_counted_by_ranks", "rows_of_one_rank"}.isdisjoint(one.code for one in result.remarks)
 
 
 def test_ranks_that_share_a_batch_are_named_in_a_warning(read_text: Any) -> None:
