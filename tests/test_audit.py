@@ -296,6 +296,13 @@ def test_a_contradiction_states_the_time_that_the_clock_leaves_to_the_steps():
     )
 
 
+def test_a_contradiction_states_the_whole_clock_where_its_parts_do_not_fit_into_it():
+    of_work = np.arange(100) % 10 == 5
+    steps = rows(np.where(of_work, 31.0, 1.0).tolist(), list(range(100))).replace(interrupted_by=of_work * 1)
+    [warned] = [text for text in audited(result(steps), "run.log").warnings if text.startswith("audit")]
+    assert "plus evaluation 300 s, but 99 s in all by the timestamps" in warned
+
+
 def test_two_times_that_round_to_one_number_are_reported_with_more_digits():
     assert verdict.different_seconds(10.42, 10.38) == ("10.42 s", "10.38 s")
     assert verdict.different_seconds(0.52, 0.61) == ("0.5 s", "0.6 s")

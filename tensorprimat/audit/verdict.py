@@ -112,11 +112,13 @@ def _contradiction(finding: AuditFinding) -> str:
     known = listed(_explanation(*share) for share in (*finding.taken_out, *finding.explained))
     left = finding.seconds - sum(seconds for _, seconds in finding.explained)
     taken, left_over = different_seconds(finding.expected, left)
-    return (
-        f"{count(finding.steps)} steps take {taken} at the measured pace, but {left_over} by {finding.clock}"
-        + (f", not counting {known}" if known else "")
-        + f": {short_seconds(abs(finding.unexplained))} ({percent(finding.contradiction, 0)}) are unexplained"
-    )
+    unexplained = f"{short_seconds(abs(finding.unexplained))} ({percent(finding.contradiction, 0)}) are unexplained"
+    steps = f"{count(finding.steps)} steps take {taken} at the measured pace"
+    if left < 0:  # not even the parts named fit into the clock
+        return (
+            f"{steps}, besides {known}, but {short_seconds(finding.seconds)} in all by {finding.clock}: {unexplained}"
+        )
+    return f"{steps}, but {left_over} by {finding.clock}{f', not counting {known}' if known else ''}: {unexplained}"
 
 
 def pooled(audits: Sequence[Audit | None]) -> Audit | None:
