@@ -8,7 +8,7 @@ import pytest
 
 from tensorprimat.cli import main, reproduce
 from tensorprimat.reproduce import published
-from tensorprimat.reproduce.settings_apart import known_cost, reproduction_of
+from tensorprimat.reproduce.reproduction import known_cost, reproduction_of
 from tensorprimat.storage import store
 
 ROW = "torchtitan/llama/8xH100_96GB_HBM2e/fp8/16x8192/FSDP_8_compile_float8"

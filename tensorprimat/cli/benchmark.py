@@ -199,7 +199,7 @@ def _show_published(name: str, done: Sequence[ModelOutcome]) -> None:
     from tensorprimat.reports import harmless
     from tensorprimat.reproduce import report
     from tensorprimat.reproduce.published import find_baseline
-    from tensorprimat.reproduce.settings_apart import reproduction_of
+    from tensorprimat.reproduce.reproduction import reproduction_of
 
     for outcome in done:
         if outcome.result is not None:

@@ -42,7 +42,7 @@ def command(
     from tensorprimat.reports import harmless
     from tensorprimat.reproduce import report
     from tensorprimat.reproduce.published import choose_baselines, find_baseline
-    from tensorprimat.reproduce.settings_apart import reproduction_of
+    from tensorprimat.reproduce.reproduction import reproduction_of
     from tensorprimat.session.sides import load_any
 
     if show_list:

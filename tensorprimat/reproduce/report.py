@@ -16,7 +16,7 @@ from tensorprimat.mlperf.score import Scored
 from tensorprimat.reports.console import paragraph, safe, table
 from tensorprimat.reports.tables import table_of
 from tensorprimat.reproduce.published import Baseline
-from tensorprimat.reproduce.settings_apart import STATES, KnownCost, Reproduction, SettingLine
+from tensorprimat.reproduce.reproduction import STATES, KnownCost, Reproduction, SettingLine
 from tensorprimat.system.safe_text import one_line
 
 _SUMMED_UP = {
