@@ -115,9 +115,7 @@ def _contradiction(finding: AuditFinding) -> str:
     unexplained = f"{short_seconds(abs(finding.unexplained))} ({percent(finding.contradiction, 0)}) are unexplained"
     steps = f"{count(finding.steps)} steps take {taken} at the measured pace"
     if left < 0:  # not even the parts named fit into the clock
-        return (
-            f"{steps}, besides {known}, but {short_seconds(finding.seconds)} in all by {finding.clock}: {unexplained}"
-        )
+        return f"{steps}, plus {known}, but {short_seconds(finding.seconds)} in all by {finding.clock}: {unexplained}"
     return f"{steps}, but {left_over} by {finding.clock}{f', not counting {known}' if known else ''}: {unexplained}"
 
 
