@@ -125,7 +125,7 @@ NO_REMEDY: dict[str, set[str]] = {
     "engines/launchers.py": {"--job-name", "--num-nodes"},  # of srun; echo of what was typed
     "core/spec.py": {"--num-nodes"},  # echoes what was typed: run and pretrain spell it differently
     # echo: only a command that has the flag accepts it
-    "core/user_facts.py": {"--micro-batch-size", "--warmup-steps", "--data-fingerprint"},
+    "core/settings.py": {"--data-fingerprint"},
     "core/errors.py": {"--debug"},  # of the program itself, before or behind every command
     "engines/cluster/nemo_run.py": {"--rm", "--help"},
     "engines/methodology.py": {"--preset"},  # pretrain has no preset but the real one, of which this says nothing
