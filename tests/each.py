@@ -49,6 +49,26 @@ def in_each(*names_and_cases: Any) -> Callable[[Callable[..., None]], Callable[.
     return decorate
 
 
+def in_some(every: int, *names_and_cases: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator like `in_each` that tries one in `every` cases, and all of them in `make test-faults`."""
+    *names, cases = names_and_cases
+
+    def decorate(check: Callable[..., None]) -> Callable[..., None]:
+        tests = {stride: in_each(*names, list(cases)[::stride])(check) for stride in (every, 1)}
+
+        @functools.wraps(check)
+        def test(one_in: int, **fixtures: Any) -> None:
+            tests[one_in](**fixtures)
+
+        signature = inspect.signature(tests[1])
+        first = inspect.Parameter("one_in", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = signature.replace(parameters=[first, *signature.parameters.values()])  # type: ignore[attr-defined]
+        all_of_them = pytest.param(1, marks=pytest.mark.thorough)
+        return pytest.mark.parametrize("one_in", [every, all_of_them], ids=["some", "all"])(test)
+
+    return decorate
+
+
 def _names(names: str | Sequence[str]) -> list[str]:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 

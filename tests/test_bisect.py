@@ -150,6 +150,7 @@ def wheel(folder, version, seconds):
         packed.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.thorough
 def test_the_slow_version_of_a_package_is_found_in_fresh_environments(tmp_path, capsys, monkeypatch):
     for version, seconds in (("1.0", 0.5), ("1.1", 0.02), ("1.2.0", 0.4), ("2.0", 0.5)):
         wheel(tmp_path, version, seconds)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from architectures import completed, tiny
-from each import in_each
+from each import in_each, in_some
 
 from tensorprimat.analysis import metrics
 from tensorprimat.cli import main
@@ -49,7 +49,7 @@ SCALED = {
 }
 
 
-@in_each("kind", FAMILIES)
+@in_some(4, "kind", FAMILIES)
 def test_the_loss_is_that_of_transformers(kind):
     torch.manual_seed(1)
     model = tiny(kind, **SCALED.get(kind, {}))

@@ -4,7 +4,7 @@ import autograd_memory
 import pytest
 import torch
 from architectures import completed
-from each import in_each
+from each import in_some
 
 from tensorprimat.core.errors import UsageError
 from tensorprimat.core.result import GpuInfo
@@ -30,7 +30,7 @@ def spec_of(kind, **changes):
     return prepare.spec_of(kind, settings, engine=ENGINES["torch"], machine=H200)
 
 
-@in_each("kind", FAMILIES)
+@in_some(4, "kind", FAMILIES)
 def test_estimated_activations_of_every_architecture_equal_the_bytes_that_autograd_keeps(kind):
     spec = spec_of(
         kind, preset="tiny", compile=False, recompute="none", sequence_length=LENGTH, micro_batch_size=1, num_gpus=1,
@@ -101,7 +101,7 @@ WITHOUT_PLAN = {
 }
 
 
-@in_each("kind", FAMILIES)
+@in_some(4, "kind", FAMILIES)
 def test_a_share_gives_a_plan_that_the_layers_of_an_architecture_run_or_is_refused(kind, monkeypatch):
     monkeypatch.setattr(torch_memory, "mean_kept_bytes_per_token", lambda *_, **__: 1e3)  # a share is of whatever it is
     small = {"preset": "tiny", "num_gpus": 1, "sequence_length": LENGTH, "precision": "bf16", "compile": False}

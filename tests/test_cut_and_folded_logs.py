@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "perf"))
 
 import fault_cuts
 import fuzz_readers
-from each import in_each
+from each import in_each, in_some
 from job_logs import Job
 from table_logs import ALL_JOBS
 
@@ -53,7 +53,7 @@ def wrong(path, whole, text, *, warned_is_right=True):
     return fault_cuts.foreign(fault_cuts.values(whole), fault_cuts.values(found))
 
 
-@in_each(("name", "text"), LOGS)
+@in_some(3, ("name", "text"), LOGS)
 def test_damage_on_the_way_gives_no_number_that_the_log_lacks(tmp_path, monkeypatch, name, text):
     monkeypatch.setattr(fault_cuts, "SHARE", 0.0)
     monkeypatch.setattr(fault_cuts, "COLUMNS", [*fault_cuts.COLUMNS, "learning_rate", "gradient_norm"])
@@ -87,7 +87,7 @@ def test_step_times_with_a_decimal_comma_are_not_thousands_of_seconds(tmp_path):
 COLUMNS_OF_A_JOB = 3  # of some 150 that are tried
 
 
-@in_each("name", ALL_JOBS)
+@in_some(2, "name", ALL_JOBS)
 def test_a_log_of_which_every_line_is_cut_at_one_column_gives_no_number_that_it_lacks(tmp_path, name):
     chance = random.Random(name)
     lines = ALL_JOBS[name](fault_cuts.any_job(chance))

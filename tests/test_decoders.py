@@ -12,7 +12,7 @@ from tensorprimat.models import decoders, flops, presets
 from tensorprimat.models.families import FAMILIES
 
 transformers = pytest.importorskip("transformers")
-from each import in_each  # noqa: E402
+from each import in_each, in_some  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers import (  # noqa: E402
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -114,7 +114,7 @@ def linear_flops(network, device):
     return counter.get_total_flops() / tokens.numel()
 
 
-@in_each("kind", DENSE)
+@in_some(3, "kind", DENSE)
 def test_linear_flops_are_those_of_torchs_counter(kind):
     config = completed(kind, num_hidden_layers=4, vocab_size=32_000)
     with torch.device("meta"):
@@ -124,7 +124,7 @@ def test_linear_flops_are_those_of_torchs_counter(kind):
     assert 6 * decoders.decoder_of(config).active_weights == pytest.approx(counted, rel=0.005)
 
 
-@in_each("kind", MIXTURES)
+@in_some(3, "kind", MIXTURES)
 def test_a_token_costs_the_flops_of_its_active_experts_only(kind):
     model = tiny(kind)
     network = built(model.config)

@@ -7,7 +7,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 import torch
 from architectures import completed, tiny
-from each import in_each
+from each import in_each, in_some
 from test_torch_engine import EIGHT_H100, spec_of
 from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -62,7 +62,7 @@ def flash_attn(monkeypatch):
 
 
 @pytest.mark.usefixtures("flash_attn")
-@in_each("kind", ["qwen", "mistral", *(kind for kind in FAMILIES if kind not in NOT_IN_FLASH_ATTN)])
+@in_some(4, "kind", ["qwen", "mistral", *(kind for kind in FAMILIES if kind not in NOT_IN_FLASH_ATTN)])
 def test_flash_attn_computes_the_attention_of_every_architecture(kind):
     preset = presets.find_preset(kind, "tiny") if kind in MODELS else tiny(kind)
     losses = []
