@@ -201,9 +201,9 @@ class Runner:
         return (self.folder / "summary.md").read_text()
 
 
-def test_the_action_runs_in_turn_and_writes_summary_annotation_and_comment(repository, tmp_path, warm_python):
+def test_the_action_runs_in_turn_and_writes_summary_annotation_and_comment(repository, tmp_path):
     (repository / "train.py").write_text(TRAIN.format(factor=1.08))
-    runner = Runner(tmp_path, repository, python=warm_python, run=f"{sys.executable} train.py", writes="-",
+    runner = Runner(tmp_path, repository, python=sys.executable, run=f"{sys.executable} train.py", writes="-",
                     arguments=" ".join(FACTS), **{"base-ref": "HEAD", "max-pairs": "8"})  # fmt: skip
     runner.gh('case "$*" in *paginate*) ;; *) ;; esac')
     assert runner.run("Install").returncode == 0
@@ -222,9 +222,7 @@ def test_the_action_runs_in_turn_and_writes_summary_annotation_and_comment(repos
     assert "--method PATCH repos/one/two/issues/comments/42" in (tmp_path / "gh.txt").read_text()
 
 
-def test_the_action_passes_with_a_baseline_from_a_branch_and_a_fork_gets_only_the_summary(
-    repository, tmp_path, warm_python
-):
+def test_the_action_passes_with_a_baseline_from_a_branch_and_a_fork_gets_only_the_summary(repository, tmp_path):
     remote, new = tmp_path / "remote.git", tmp_path / "new"
     git(repository, "checkout", "--quiet", "--orphan", "baselines")
     for number in range(3):
@@ -240,7 +238,7 @@ def test_the_action_passes_with_a_baseline_from_a_branch_and_a_fork_gets_only_th
     git(repository, "clone", "--quiet", "--bare", ".", str(remote))
     git(repository, "remote", "add", "origin", str(remote))
     arguments = " ".join((*FACTS, "--accept same_work"))
-    runner = Runner(tmp_path, repository, python=warm_python, candidate=str(new), arguments=arguments,
+    runner = Runner(tmp_path, repository, python=sys.executable, candidate=str(new), arguments=arguments,
                     **{"baseline-branch": "baselines"})  # fmt: skip
     runner.gh("exit 1")
     done = runner.run("Gate")
@@ -253,8 +251,8 @@ def test_the_action_passes_with_a_baseline_from_a_branch_and_a_fork_gets_only_th
     assert (done.returncode, "no permission to comment" in done.stdout) == (0, True)
 
 
-def test_an_error_of_the_action_is_in_the_summary(repository, tmp_path, warm_python):
-    runner = Runner(tmp_path, repository, python=warm_python, run="exit 3", **{"base-ref": "HEAD"})
+def test_an_error_of_the_action_is_in_the_summary(repository, tmp_path):
+    runner = Runner(tmp_path, repository, python=sys.executable, run="exit 3", **{"base-ref": "HEAD"})
     assert runner.run("Gate").stdout.startswith("::error title=TensorPrimat::Benchmark gate: error")
     assert (runner.outputs["status"], "ended with exit code 3" in runner.summary) == ("error", True)
     assert runner.run("Outcome").returncode == 1
@@ -270,11 +268,9 @@ def test_an_error_of_the_action_is_in_the_summary(repository, tmp_path, warm_pyt
         ({"run": "true", "base-ref": "HEAD~9"}, "HEAD~9: no such commit"),
     ],
 )
-def test_a_baseline_that_is_not_there_yet_is_in_the_summary_of_the_action(
-    repository, tmp_path, warm_python, inputs, says
-):
+def test_a_baseline_that_is_not_there_yet_is_in_the_summary_of_the_action(repository, tmp_path, inputs, says):
     git(repository, "remote", "add", "origin", str(tmp_path / "nowhere"))
-    runner = Runner(tmp_path, repository, python=warm_python, **inputs)
+    runner = Runner(tmp_path, repository, python=sys.executable, **inputs)
     runner.run("Gate")
     assert (runner.outputs.get("status"), says in runner.summary) == ("error", True), runner.summary
 
