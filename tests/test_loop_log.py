@@ -92,7 +92,7 @@ def test_a_time_that_runs_on_from_row_to_row_is_the_clock_of_the_steps(
     assert result.provenance.timing == "timestamps"
 
 
-@in_each("seconds", [lambda n: 80 - 0.8 * n, lambda n: 5 + 0.1 * n])
+@in_each("seconds", [lambda n: 80 - 0.8 * n, lambda n: 5 + 0.1 * n, lambda n: 2.5 + 0.25 * n])
 def test_a_time_that_goes_on_but_is_no_clock_of_the_steps_is_left_out(read_text: ReadText, seconds: Any) -> None:
     with pytest.raises(NotALogError, match="grow or shrink from row to row"):
         read_text("".join(f"[{n}/100] loss 2.31 | {seconds(n):.1f}s\n" for n in range(1, 31)))

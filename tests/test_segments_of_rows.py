@@ -174,3 +174,10 @@ def test_trainings_without_rows_or_with_rates_alone_are_of_no_other_work() -> No
     for steps in (Steps({}), alone, alone.replace(reported_mfu=np.nan)):
         assert changes.other_work(steps, Steps({})) == changes.other_work(Steps({}), steps) == {}
         assert changes.other_work(steps, alone.replace(seconds=1.0)) == {}
+
+
+def test_a_number_that_begins_anew_in_every_epoch_of_a_table_begins_no_training(read_text):
+    rows = [f"{n},{30 + 2 * n}.5,{n // 10},{n % 10},{3 - n / 100}" for n in range(1, 31)]
+    result = read_text("\n".join(["_step,_runtime,train/epoch,iter,train/loss", *rows]) + "\n")
+    assert "segment_chosen" not in [one.code for one in result.remarks]
+    assert result.steps.column("index").tolist() == list(range(1, 31))

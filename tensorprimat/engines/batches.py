@@ -87,8 +87,8 @@ def with_counted_work(
 
     seen: the batches of each row of steps on one rank; the other ranks are assumed to train on as much. Nothing changes
     where a row has no counted batches, or for a model that is split among ranks (tensor, pipeline, context parallel),
-    whose batches may be parts. automatic: Lightning runs the optimizer, so that a batch is a micro-batch; else it is
-    one unless a micro-batch size is stated. A notice names each setting that differs.
+    whose batches may be parts. automatic: Lightning runs the optimizer, so that a batch is a micro-batch. With manual
+    optimization it counts as one only if no micro-batch size is stated. A notice names each setting that differs.
     """
     config = result.training_config
     whole = [step for step in seen[: len(steps)] if step is not None]

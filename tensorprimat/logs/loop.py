@@ -60,7 +60,7 @@ _WITHOUT_NAME = re.compile(
 """Times with a unit and without a name, or named a time and no more, or the time so far."""
 CLOCK_GROWTH = 0.05  # of the first time: times that go on evenly and by more, row after row, are those of a clock
 ONE_WAY = 0.75  # share of the rows; a clock may begin anew in every epoch
-SINCE_THE_START = 2.0  # ratio of a clock to the time of its steps at the pace of the rows, at most
+SINCE_THE_START = 1.25  # ratio of a clock to the time of its steps at their pace, at most; a growing step time has more
 EQUAL_WORK = 0.05
 """Spread of the product of time and rate over a log's rows, at most, if a time without a name is that of a step."""
 
@@ -297,8 +297,8 @@ def _of_one_step(steps: Steps) -> tuple[Steps, list[Notice]]:
 def _marks(rows: list[_Row]) -> list[clocks.TimeMark]:
     """Return the rows with their times as moments if these are seconds since the start of the training or of an epoch.
 
-    At the pace of the rows, the steps since that start take about the time of a row; a step time that grows is far from
-    that. Returns nothing for other times.
+    At the pace of the rows, the steps since that start take about the time of a row. A step time that grows to less
+    than five times its first value has more. Returns nothing for other times.
     """
     steps = [row.step for row in rows]
     seconds, index = (np.array([getattr(step, name) for step in steps], float) for name in ("seconds", "index"))

@@ -131,8 +131,11 @@ class MetricColumns:
     def _index(self) -> np.ndarray:
         """Return the number of the step of every row, -1 where it has none; (rows,)."""
         index = np.full(len(self.lines), -1, np.int64)
+        has_epochs = any((field := self._field_of(name)) and field[0] == EPOCH for name in self._numbers)
         for name in reversed([name for name in STEPS if name in self._numbers]):
             rows, values = self._of(name)
+            if name == "iter" and has_epochs and (np.diff(values) < 0).any():
+                continue  # it counts within an epoch
             whole = (values >= 0) & (values < fields.LARGEST_STEP) & (values == np.floor(values))
             index[rows[whole]] = values[whole].astype(np.int64)
         return index
